@@ -1,7 +1,5 @@
 """A claim is a promise: a template that cannot emit what it claimed has a defect."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -3,8 +3,6 @@
 The graph is the one inside the onnx package; its weights are drawn from a seed.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,9 +22,9 @@ def demo(load: Callable[[], Any] = lambda: zoo.load(MODEL), name: str = "resnet5
 
     Parameters
     ----------
-    load : callable
+    load
         Gives the model.
-    name : str
+    name
         Of the model's file and of the artifact.
 
     Returns

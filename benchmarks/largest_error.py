@@ -1,7 +1,5 @@
 """How far results are from a reference, in one figure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

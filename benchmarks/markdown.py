@@ -1,7 +1,5 @@
 """Tables of the generated pages."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

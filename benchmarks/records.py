@@ -1,7 +1,5 @@
 """Records of measurements as JSON: a line for each thing that was measured."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import lzma

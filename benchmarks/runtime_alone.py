@@ -5,8 +5,6 @@ the process ends the caller. One process serves many calls; a new one takes the 
 died.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle
@@ -32,7 +30,7 @@ class RuntimeAlone:
 
     Parameters
     ----------
-    environment : mapping of str to str, optional
+    environment
         Variables to set in it.
     """
 
@@ -52,13 +50,13 @@ class RuntimeAlone:
 
         Parameters
         ----------
-        folder : str or os.PathLike
+        folder
             What was exported.
-        inputs : mapping of str to array
+        inputs
             By name.
-        function : str
+        function
             Which.
-        guarded : bool
+        guarded
             Whether arrays lie between :data:`GUARD` bytes that are checked after the call.
 
         Raises

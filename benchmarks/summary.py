@@ -4,8 +4,6 @@
 the most important ones of ``README.md``. Times are ratios of one run, ours over the baseline's.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -24,11 +24,11 @@ class Worker:
 
     Parameters
     ----------
-    arguments : sequence of str
+    arguments
         Of the interpreter, such as ``-m`` and a module.
-    environment : mapping of str to str
+    environment
         Variables that differ from this process's.
-    folder : Path
+    folder
         Where it runs.
     """
 

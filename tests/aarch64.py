@@ -9,8 +9,7 @@ from pathlib import Path
 import ml_dtypes  # noqa: F401  numpy's bfloat16
 import numpy as np
 
-from tvm_fusion.deploy.build.bundle import RUNNER, build_runner
-from tvm_fusion.deploy.build.cross_bundle import PACKAGES, cross_settings
+from tvm_fusion.deploy.build.bundle import PACKAGES, RUNNER, build_runner, cross_settings
 from tvm_fusion.deploy.toolchain.host import find_compiler
 
 TRIPLE = "aarch64-linux-gnu"
@@ -24,7 +23,7 @@ class Emulator:
 
     Parameters
     ----------
-    folder : Path
+    folder
         For the runner, and what it needs.
 
     Raises

@@ -1,7 +1,5 @@
 """A small model over a cache and a state, as a Relax module for one token or several."""
 
-from __future__ import annotations
-
 import numpy as np
 import tvm
 from tvm import relax

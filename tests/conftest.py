@@ -33,7 +33,7 @@ from hypothesis import HealthCheck, settings
 from benchmarks.runtime_alone import RuntimeAlone
 from tvm_fusion._tvm.ffi_speed import speed_up_ffi
 from tvm_fusion.deploy.runtime import load as load_module
-from tvm_fusion.deploy.runtime import manifest
+from tvm_fusion.deploy.runtime.artifact import manifest
 from tvm_fusion.deploy.runtime.executable import Executable
 
 # Neither a busy machine nor a first call that compiles is a failure.

@@ -1,7 +1,5 @@
 """Readers of the machine code inside an exported library, by its formats' headers."""
 
-from __future__ import annotations
-
 import re
 import struct
 

@@ -20,8 +20,8 @@ from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.graph import Graph
 from tvm_fusion.program.group import Group
-from tvm_fusion.schedule.gpu import lds
 from tvm_fusion.schedule.gpu.dlight import check_gpu
+from tvm_fusion.schedule.gpu.memory import lds
 
 CPU, CUDA = parse("cpu"), parse("cuda:sm_90a")
 #: A CPU that is named, as TESTS_CPU does, has no known caches: less is fused there.

@@ -1,7 +1,5 @@
 """Operators with operands that are indices: models, and numbers that are no indices of theirs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,21 +19,11 @@ REDUCTIONS = {
 
 @dataclass(frozen=True)
 class Indexed:
-    """A graph in ONNX's text whose inputs ``i...`` are indices, all others data.
+    """A graph in ONNX's text whose inputs ``i...`` are indices, all others data."""
 
-    Attributes
-    ----------
-    text : str
-        The graph.
-    extent : int
-        Of the axis: indices in range are drawn below it.
-    float_indices : bool
-        Whether coordinates are floating point numbers.
-    """
-
-    text: str
-    extent: int
-    float_indices: bool = False
+    text: str  # the graph
+    extent: int  # of the axis: indices in range are drawn below it
+    float_indices: bool = False  # whether coordinates are floating point numbers
 
     def model(self) -> onnx.ModelProto:
         """Parse the graph."""

@@ -5,8 +5,6 @@ batch and length are symbolic. Beside the model stand what samplers need: a Prim
 scheduled already, one that writes in place, and packed functions of the runtime.
 """
 
-from __future__ import annotations
-
 import tvm
 from tvm import relax, te, tirx
 from tvm.relax.frontend import nn

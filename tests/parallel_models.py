@@ -5,7 +5,7 @@ import tvm
 from tvm import relax
 
 from tvm_fusion.core.tir.ragged import grouped_matmul
-from tvm_fusion.frontend.packed_weights import (
+from tvm_fusion.frontend.operators.packed_weights import (
     Packing,
     RelaxOperators,
     dequantize,

@@ -11,7 +11,7 @@ from tiny_models import dense, dense_data, dense_expected, dense_weights
 import tvm_fusion
 from tvm_fusion import DimRange, FusionConfig, UserError
 from tvm_fusion._tvm import versions
-from tvm_fusion.deploy.runtime import manifest
+from tvm_fusion.deploy.runtime.artifact import manifest
 from tvm_fusion.device.probe import machine
 
 pytestmark = pytest.mark.slow_beyond(2)

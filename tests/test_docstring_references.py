@@ -39,5 +39,5 @@ def test_references_lead_somewhere(room):
 def test_a_reference_to_a_moved_module_is_found():
     folder = PACKAGE / "deploy" / "build"
     assert list(missing("see :mod:`.weights_file`", folder)) == ["weights_file"]
-    assert not list(missing("see :mod:`..runtime.weights_file`", folder))
+    assert not list(missing("see :mod:`..runtime.artifact.weights_file`", folder))
     assert list(missing("see :func:`.bundle.no_such`", folder)) == ["bundle.no_such"]

@@ -11,7 +11,7 @@ import tvm_fusion
 PACKAGE = Path(tvm_fusion.__file__).parent
 # Folders in layers: a newcomer enters by these.
 ROOMS = ["_tvm", "core", "deploy", "ecg", "fusion", "program", "rewrite", "schedule"]
-ROOMS += ["frontend/normalize"]
+ROOMS += ["frontend/dimensions", "frontend/normalize", "frontend/operators"]
 
 
 def pages():

@@ -3,8 +3,6 @@
 Artifacts run in a process of their own, their inputs and results between guards.
 """
 
-from __future__ import annotations
-
 import os
 import random
 

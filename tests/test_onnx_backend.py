@@ -1,7 +1,5 @@
 """Models through the onnx package's backend interface, and the standard's own tests."""
 
-from __future__ import annotations
-
 import unittest
 
 import numpy as np

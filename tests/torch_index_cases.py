@@ -1,7 +1,5 @@
 """PyTorch's operators with operands that are indices: functions, inputs in range, extents."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,27 +9,13 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Indexed:
-    """A function whose last ``indices`` arguments are indices.
+    """A function whose last ``indices`` arguments are indices."""
 
-    Attributes
-    ----------
-    function : callable
-        Of tensors.
-    shapes : tuple of tuple of int
-        Of all arguments.
-    extent : int
-        Indices in range are below it.
-    indices : int
-        How many of the arguments are indices.
-    dtype : torch.dtype
-        Of indices.
-    """
-
-    function: Callable[..., torch.Tensor]
-    shapes: tuple[tuple[int, ...], ...]
-    extent: int
-    indices: int = 1
-    dtype: torch.dtype = torch.int64
+    function: Callable[..., torch.Tensor]  # of tensors
+    shapes: tuple[tuple[int, ...], ...]  # of all arguments
+    extent: int  # indices in range are below it
+    indices: int = 1  # how many of the arguments are indices
+    dtype: torch.dtype = torch.int64  # of indices
 
     def inputs(self) -> list[torch.Tensor]:
         """Draw data from 1 to 9, and indices in range that ascend from 0, as offsets do."""

@@ -311,7 +311,7 @@ assert stage_bytes < needed < 2 * stage_bytes
 # %% [markdown]
 # From here on kernels are built out of functions that return statements, as in
 # `tutorials/04_write_a_template`: `loop`, `threads` and `sequence` build the nest, and
-# `schedule/gpu/cp_async.py` has the copies, `pipeline.py` the ring; its page is the pattern.
+# `schedule/gpu/memory/cp_async.py` has the copies, `pipeline.py` the ring; its page is the pattern.
 #
 # One barrier for each tile is left, behind the wait. It says two things: everybody's copies of this
 # tile are there, and everybody is done with the tile before, whose stage is filled next.
@@ -329,8 +329,8 @@ from tvm_fusion.core.tir.loops import (
     unrolled,
     when,
 )
-from tvm_fusion.schedule.gpu import cp_async, pipeline
-from tvm_fusion.schedule.gpu.shared_tiles import wait_and_barrier
+from tvm_fusion.schedule.gpu.memory import cp_async, pipeline
+from tvm_fusion.schedule.gpu.memory.shared_tiles import wait_and_barrier
 
 VECTOR = 8  # elements of 16 bytes
 VECTORS = TERMS // VECTOR  # of a row of a tile
@@ -519,7 +519,7 @@ assert 14 < ratio < 16
 # its columns.
 
 # %%
-from tvm_fusion.schedule.gpu.mma_sync import mma_fragments
+from tvm_fusion.schedule.gpu.matrix.mma_sync import mma_fragments
 
 
 def one_instruction():
@@ -636,11 +636,11 @@ outline(mma)
 # * `ldmatrix` loads four 8 x 8 matrices at once, as the row above places them. Four of them serve
 #   eight products. While a warp multiplies 16 terms, it loads the next 16.
 # * Eight lanes read 16 bytes of eight rows, which must lie in different banks. Rows of 64 bytes do
-#   not, so that vectors of a row are exchanged by an XOR swizzle (`schedule/gpu/swizzle.py`).
+#   not, so that vectors of a row are exchanged by an XOR swizzle (`gpu/memory/swizzle.py`).
 # * Behind the loop, sums go through shared memory, to be stored in vectors: that is step 7.
 
 # %%
-from tvm_fusion.schedule.gpu.swizzle import BANKS, swizzle
+from tvm_fusion.schedule.gpu.memory.swizzle import BANKS, swizzle
 
 
 def conflicts(vectors, is_swizzled):

@@ -20,8 +20,8 @@ from .core.progress import report
 from .deploy.build.artifact import AT, Artifact, check_writable
 from .deploy.cache.folder import ArtifactCache
 from .deploy.cache.key import cache_key
-from .deploy.runtime import manifest
-from .deploy.runtime.signature_json import dims_to_json, signature_to_json
+from .deploy.runtime.artifact import manifest
+from .deploy.runtime.artifact.signature import dims_to_json, signature_to_json
 from .device import TargetSpec, parse
 from .device.cpu import refusal_note
 from .device.cpu_features import linux_names
@@ -349,7 +349,7 @@ def _groups(spec: TargetSpec, kernels: Infos, names: Mapping[str, str]) -> dict[
 
     Parameters
     ----------
-    names : mapping of str to str
+    names
         The library's names of kernels, where they are others.
     """
     return {

@@ -54,13 +54,13 @@ class PreparedModel(BackendRep):
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The model.
-    target : str
+    target
         See :func:`tvm_fusion.compile`.
-    ranges : bool
+    ranges
         Whether to compile for ranges of symbolic dimensions first.
-    cache : bool, str or os.PathLike, optional
+    cache
         As of :func:`tvm_fusion.compile`; by default where ``TVM_FUSION_CACHE`` is set.
     **options
         Fields of :class:`tvm_fusion.FusionConfig`.
@@ -263,7 +263,7 @@ class Backend(_Backend):
         ----------
         model : onnx.ModelProto, str or os.PathLike
             A model or the path of one.
-        device : str
+        device
             ``CPU``, or ``CUDA`` for the first device.
         **kwargs
             Of :class:`PreparedModel`: ``ranges``, ``cache``, fields of
@@ -295,11 +295,11 @@ class Backend(_Backend):
 
         Parameters
         ----------
-        node : onnx.NodeProto
+        node
             The operator.
         inputs : sequence or mapping of array
             Its inputs that are not left out.
-        device : str
+        device
             See :meth:`prepare`.
         outputs_info : sequence of (dtype, shape), optional
             Of the outputs; ONNX infers them where omitted.

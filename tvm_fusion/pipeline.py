@@ -26,27 +26,17 @@ from .deploy.cuda_graph.dependent_launch import ReadBehindWaits
 from .device.plain_cpu import warn_of_plain_cpu
 from .ecg.legalization.composites import CompileComposites
 from .ecg.legalization.unlowered import RefuseUnlowered
-from .lower.alignment import NaturalAlignment
-from .lower.argument_checks import DropArgumentChecks
-from .lower.bind_once import BindOnce
-from .lower.booleans import BytesForBooleans
-from .lower.cse import without_cse
-from .lower.divisors import DivideByNoZeroExtent, DivideByPositive
-from .lower.empty_loops import DropEmptyLoops
+from .lower.cleanup import DropArgumentChecks, DropEmptyLoops, DropScopePragmas, ValidNames
+from .lower.cpu import NaturalAlignment, ParallelTrips, RegistersOnStack
+from .lower.expressions import BindOnce, without_cse
 from .lower.flatten import s_tir_pipeline
-from .lower.float8 import CastFloat8
-from .lower.hyperbolic import HyperbolicByExponentials
-from .lower.integers import LowerIntegers
-from .lower.names import ValidNames
-from .lower.nan import KeepNaNTests, PassNaNOn
-from .lower.narrow_lanes import NarrowLanes
-from .lower.parallel_trips import ParallelTrips
-from .lower.reduction_results import PrivateReductionResults
-from .lower.scope_pragmas import DropScopePragmas
-from .lower.stack import RegistersOnStack
+from .lower.float_math import HyperbolicByExponentials, KeepNaNTests, PassNaNOn
+from .lower.integers import DivideByNoZeroExtent, DivideByPositive, LowerIntegers
+from .lower.narrow_types import BytesForBooleans, CastFloat8
+from .lower.thread_values import NarrowLanes, PrivateReductionResults
 from .parallel.peer_sums import PeerSums
-from .schedule.gpu.anchored_sums import AnchorSums
-from .schedule.gpu.lane_moves import ExchangeByLaneMoves, ReduceByLaneMoves
+from .schedule.gpu.threads.anchored_sums import AnchorSums
+from .schedule.gpu.threads.lane_moves import ExchangeByLaneMoves, ReduceByLaneMoves
 from .schedule.math.amd_half_functions import AmdHalfFunctions
 from .schedule.math.half_math import HalfMath
 from .schedule.math.ptx_math import PtxMath
@@ -115,9 +105,9 @@ def relax_pipeline(*, target: Target | None = None, lower: bool = True) -> Pass:
 
     Parameters
     ----------
-    target : Target, optional
+    target
         What to compile for; ``Target.current()`` when omitted, asked for when the pass runs.
-    lower : bool
+    lower
         Whether to lower for the virtual machine as well. ``False`` leaves ``call_tir`` on scheduled
         PrimFuncs, for pipelines that go on with memory planning of their own.
 

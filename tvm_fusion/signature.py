@@ -13,62 +13,37 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input or output.
+    """One input or output."""
 
-    Attributes
-    ----------
-    name : str
-        The name in the model file.
-    shape : tuple of (int or str)
-        Extents; a string is the name of a symbolic dimension or an expression over such names.
-    dtype : str
-        A numpy or ml_dtypes name: ``float32``, ``int64``, ``bfloat16``, ``bool``...
-    storage : str
-        The dtype in which the code takes or returns it, one element of each for one of the other;
-        empty where that is ``dtype``.
-    """
-
-    name: str
+    name: str  # the name in the model file
+    # Extents; a string is the name of a symbolic dimension or an expression over such names.
     shape: tuple[int | str, ...]
-    dtype: str
+    dtype: str  # a numpy or ml_dtypes name: ``float32``, ``int64``, ``bfloat16``, ``bool``..
+    # The dtype in which the code takes or returns it, one element of each for one of the other;
+    # empty where that is ``dtype``.
     storage: str = ""
 
 
 @dataclass(frozen=True)
 class EqualExtents:
-    """Two extents that have to be equal, which the ranges of dimensions leave open.
+    """Two extents that have to be equal, which the ranges of dimensions leave open."""
 
-    Attributes
-    ----------
-    one, other : str
-        Expressions over the symbolic dimensions.
-    where : str
-        The operator that joins them.
-    """
-
+    # Expressions over the symbolic dimensions.
     one: str
     other: str
-    where: str
+    where: str  # the operator that joins them
 
 
 @dataclass(frozen=True)
 class Signature:
-    """Inputs and outputs of one function, in call order, and what a call has to fulfil besides.
+    """Inputs and outputs of one function, in call order, and what a call has to fulfil besides."""
 
-    Attributes
-    ----------
-    inputs, outputs : tuple of TensorSpec
-        Flat.
-    equal : tuple of EqualExtents
-        What the ranges of dimensions leave open.
-    call : mapping, optional
-        How a PyTorch module is called, with nested arguments and results: see
-        :mod:`tvm_fusion.deploy.runtime.call_tree`.
-    """
-
+    # Flat.
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    equal: tuple[EqualExtents, ...] = ()
+    equal: tuple[EqualExtents, ...] = ()  # what the ranges of dimensions leave open
+    # How a PyTorch module is called, with nested arguments and results: see
+    # :mod:`tvm_fusion.deploy.runtime.artifact.call_tree`.
     call: Mapping[str, Any] | None = None
 
 

@@ -1,7 +1,5 @@
 """The command line: run all cases, write ``results/amd_emulator.json.xz`` and ``README.md``."""
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

@@ -1,7 +1,5 @@
 """Compile cases, then run them in the emulator; a process of its own, for what it installs."""
 
-from __future__ import annotations
-
 import ctypes
 import tempfile
 import time
@@ -51,9 +49,9 @@ def run(chosen: Iterable[Key], reverse: bool = False) -> Iterator[dict[str, Any]
 
     Parameters
     ----------
-    chosen : iterable of Key
+    chosen
         Of :func:`keys`.
-    reverse : bool
+    reverse
         Whether the waves of a block run from the last to the first.
 
     Yields

@@ -78,9 +78,9 @@ def install(compiler: str, reverse: bool = False) -> list[str]:
 
     Parameters
     ----------
-    compiler : str
+    compiler
         Of C.
-    reverse : bool
+    reverse
         Whether waves run from the last to the first.
 
     Returns

@@ -1,7 +1,5 @@
 """The page of results: one row a kind of kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

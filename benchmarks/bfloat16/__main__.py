@@ -3,8 +3,6 @@
 Needs the extra ``zoo``. Each model runs in a process of its own, which is given ten minutes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The models: those of the zoo, and two architectures that once did not compile in bfloat16."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import torch
@@ -56,7 +54,7 @@ def build(name: str) -> tuple[OneTensor, tuple[Tensor, ...]]:
 
     Parameters
     ----------
-    name : str
+    name
         One of :data:`NAMES`.
     """
     if name in OTHERS:

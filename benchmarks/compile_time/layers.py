@@ -22,9 +22,9 @@ class Builder:
 
     Parameters
     ----------
-    dtype : str
+    dtype
         Of weights and numbers.
-    as_inputs : bool
+    as_inputs
         Whether weights are inputs of the function instead of constants.
     """
 
@@ -82,11 +82,11 @@ def encoder(
 
     Parameters
     ----------
-    layers, width, heads, tokens : int
+    layers, width, heads, tokens
         Of the model; the inner width is four times ``width``.
-    as_inputs : bool
+    as_inputs
         Whether weights are inputs of the function instead of constants.
-    is_masked : bool
+    is_masked
         Whether there is an additive mask, which all layers read.
 
     Returns
@@ -149,9 +149,9 @@ def decode_step(
 
     Parameters
     ----------
-    layers, width, heads, key_heads, inner, context : int
+    layers, width, heads, key_heads, inner, context
         Of the model, by default those of Llama 3.2 with 1B parameters.
-    as_inputs : bool
+    as_inputs
         Whether weights are inputs of the function instead of constants.
 
     Returns
@@ -252,9 +252,9 @@ def residual(
 
     Parameters
     ----------
-    blocks, channels, size : int
+    blocks, channels, size
         Of the model; images are square.
-    as_inputs : bool
+    as_inputs
         Whether weights are inputs of the function instead of constants.
 
     Returns

@@ -1,7 +1,5 @@
 """The command line: measure every layer, write ``results`` and ``README.md``."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

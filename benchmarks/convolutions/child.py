@@ -1,7 +1,5 @@
 """Measurements in a process of their own, whose libraries have so many threads."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

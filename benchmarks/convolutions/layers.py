@@ -1,27 +1,17 @@
 """The distinct convolution layers of three networks, 224 x 224 images."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution of square images and windows.
+    """A convolution of square images and windows."""
 
-    Attributes
-    ----------
-    c, k : int
-        Input and output channels.
-    size : int
-        Height and width of the image.
-    window, stride, padding, groups : int
-        Of the convolution.
-    """
-
+    # Input and output channels.
     c: int
     k: int
-    size: int
+    size: int  # height and width of the image
+    # Of the convolution.
     window: int = 1
     stride: int = 1
     padding: int = 0

@@ -4,8 +4,6 @@
 ``LOW_PRECISION.md``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -111,11 +111,11 @@ def build(
 
     Parameters
     ----------
-    layer : Layer
+    layer
         The layer.
-    image, weight, bias : numpy.ndarray
+    image, weight, bias
         In plain layouts; of an image of uint8 the bias is int32, and results are quantized again.
-    flags : collection of str
+    flags
         What the user allows.
 
     Returns

@@ -1,7 +1,5 @@
 """The page of a record."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from statistics import geometric_mean
 from typing import Any

@@ -1,7 +1,5 @@
 """The command line: measure groups, fit the cost model, write its coefficients and the tables."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

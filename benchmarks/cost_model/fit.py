@@ -9,8 +9,6 @@ claims stays near the coefficients of all: each feature counts as a part of a ro
 (ridge regression).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -43,7 +41,7 @@ def fit(rows: Sequence[Row], least: Least | None = None) -> dict[str, list[float
 
     Parameters
     ----------
-    least : callable, optional
+    least
         Gives, by the name of a kind, what each feature costs at least: at the device's peak rates.
         Larger groups than those of a fit are not priced below what the device can do.
     """

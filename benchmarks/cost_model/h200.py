@@ -1,7 +1,5 @@
 """Kernels of ``benchmarks.gpu``, as they were measured on an H200, beside what their claims say."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Times of every distinct group of a model, on one thread, beside what their claims say."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from functools import partial

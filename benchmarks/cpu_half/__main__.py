@@ -4,8 +4,6 @@ python3 -m benchmarks.cpu_half.run DIR        on the CPU that is measured
 python -m benchmarks.cpu_half RESULT.json
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The models: published widths and depths, float32 weights that are drawn, batch 1."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

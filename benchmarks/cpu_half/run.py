@@ -6,8 +6,6 @@ PyTorch, transformers, TVM with its compiler and, for the peer, OpenVINO; the re
 measures four models side by side, on cores of their own.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

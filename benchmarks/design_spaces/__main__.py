@@ -4,8 +4,6 @@ Run as ``python -m benchmarks.design_spaces [--target cuda:sm_90a] [MODEL ...]``
 measured; times are those of the model that was fitted to the device's kernels, where there is one.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -3,8 +3,6 @@
 Stock TVM's counts of models change with TVM only and are taken from the file that is there.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable

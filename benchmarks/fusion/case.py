@@ -1,7 +1,5 @@
 """A small Relax graph with its float64 reference: built, compiled, counted and run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,27 +20,14 @@ _INTEGERS_BELOW = 3  # no indexed axis of a case is shorter
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Case:
-    """A graph, what it computes, and the extents to count and run it at.
+    """A graph, what it computes, and the extents to count and run it at."""
 
-    Attributes
-    ----------
-    name : str
-        Unique among its kind.
-    build : callable
-        Makes the ``tvm.IRModule`` with one function ``main``.
-    reference : callable
-        From the inputs, floats widened to float64, to the output or the list of outputs.
-    dims : mapping of str to int
-        Extents of symbolic dimensions.
-    tolerance : float
-        Largest max|a-b| / max|b| of an output.
-    """
-
-    name: str
-    build: Callable[[], tvm.IRModule]
+    name: str  # unique among its kind
+    build: Callable[[], tvm.IRModule]  # makes the ``tvm.IRModule`` with one function ``main``
+    # From the inputs, floats widened to float64, to the output or the list of outputs.
     reference: Callable[..., Any]
-    dims: Mapping[str, int] = field(default_factory=dict)
-    tolerance: float = 1e-5
+    dims: Mapping[str, int] = field(default_factory=dict)  # extents of symbolic dimensions
+    tolerance: float = 1e-5  # largest max|a-b| / max|b| of an output
 
     def __repr__(self) -> str:
         return self.name
@@ -83,12 +68,12 @@ def module(
 
     Parameters
     ----------
-    params : sequence of relax.Var
+    params
         Its inputs.
-    body : callable
+    body
         From the ``BlockBuilder`` and the parameters to an expression or a list of expressions,
         which are the outputs.
-    dataflow : bool
+    dataflow
         Whether the bindings stand in a dataflow block.
     """
     builder = relax.BlockBuilder()

@@ -21,33 +21,18 @@ BLOCK = 2  # of depth-to-space
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator.
+    """One operator."""
 
-    Attributes
-    ----------
-    type : str
-        Its mapping type for the operand that the first operator of a pair computes.
-    emit : callable
-        From the ``BlockBuilder``, that operand and the others to an expression.
-    reference : callable
-        The same in numpy.
-    others : callable
-        From that operand's shape to those of the others.
-    shape : tuple, optional
-        What must follow the leading extent of the graph's input, if any rank 4 will not do.
-    position : int
-        Which operand of the operator it is.
-    dtype : str
-        Type of the others.
-    """
-
-    type: str
+    type: str  # its mapping type for the operand that the first operator of a pair computes
+    # From the ``BlockBuilder``, that operand and the others to an expression.
     emit: Callable[..., relax.Expr]
-    reference: Callable[..., np.ndarray]
+    reference: Callable[..., np.ndarray]  # the same in numpy
+    # From that operand's shape to those of the others.
     others: Callable[[Shape], list[Shape]] = lambda shape: []
+    # What must follow the leading extent of the graph's input, if any rank 4 will not do.
     shape: tuple[int, ...] | None = None
-    position: int = 0
-    dtype: str = "float32"
+    position: int = 0  # which operand of the operator it is
+    dtype: str = "float32"  # type of the others
 
 
 def _same(shape: Shape) -> list[Shape]:

@@ -191,9 +191,9 @@ def case(first: str, second: str, *, symbolic: bool = False) -> Case:
 
     Parameters
     ----------
-    first, second : str
+    first, second
         Names of operators.
-    symbolic : bool
+    symbolic
         Whether the leading extent is a variable.
     """
     one, two = OPERATORS[first], OPERATORS[second]

@@ -1,7 +1,5 @@
 """Counts of the zoo's models and of small graphs, ours and stock TVM's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import onnx

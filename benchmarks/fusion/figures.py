@@ -1,7 +1,5 @@
 """What is asked of the counts: floors must be met, stretches are the aim."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 #: Launches are asked for here.
@@ -14,23 +12,14 @@ TRANSFORMER_BYTES = 0.4
 
 @dataclass(frozen=True)
 class Figures:
-    """What is asked of one model of the zoo.
+    """What is asked of one model of the zoo."""
 
-    Attributes
-    ----------
-    launches : int, optional
-        Most launches, and loop nests on a CPU; without it, stock TVM's count of launches.
-    stretch : int, optional
-        Launches aimed at.
-    fewer : bool
-        Whether to be strictly below stock TVM's launches; otherwise not above them.
-    bytes_ratio : float
-        Most intermediate bytes on a CPU, as a part of stock TVM's; on a GPU the aim.
-    """
-
+    # Most launches, and loop nests on a CPU; without it, stock TVM's count of launches.
     launches: int | None = None
-    stretch: int | None = None
+    stretch: int | None = None  # launches aimed at
+    # Whether to be strictly below stock TVM's launches; otherwise not above them.
     fewer: bool = True
+    # Most intermediate bytes on a CPU, as a part of stock TVM's; on a GPU the aim.
     bytes_ratio: float = 1.0
 
     def launch_floor(self, stock: int) -> int:

@@ -30,31 +30,17 @@ _erf = np.vectorize(math.erf, otypes=["float64"])
 
 @dataclass(frozen=True)
 class Graph:
-    """A family of modules, by rows and columns.
+    """A family of modules, by rows and columns."""
 
-    Attributes
-    ----------
-    name : str
-        Unique.
-    build : callable
-        From rows (an int or a symbolic variable) and columns to a ``tvm.IRModule``.
-    reference : callable
-        From the inputs to the output or outputs.
-    stock : int
-        PrimFuncs left by stock passes for CUDA.
-    fewest, most : int
-        Kernels that the figure asks for.
-    tolerance : float
-        Largest relative error.
-    """
-
-    name: str
+    name: str  # unique
+    # From rows (an int or a symbolic variable) and columns to a ``tvm.IRModule``.
     build: Callable[[Any, int], tvm.IRModule]
-    reference: Callable[..., Any]
-    stock: int
+    reference: Callable[..., Any]  # from the inputs to the output or outputs
+    stock: int  # PrimFuncs left by stock passes for CUDA
+    # Kernels that the figure asks for.
     fewest: int = 1
     most: int = 1
-    tolerance: float = 1e-5
+    tolerance: float = 1e-5  # largest relative error
 
     def case(self, size: str) -> Case:
         """Return the graph at one of :data:`SIZES`."""

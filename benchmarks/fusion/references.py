@@ -1,7 +1,5 @@
 """Softmax and layer norm over the last axis in numpy, by definition."""
 
-from __future__ import annotations
-
 import numpy as np
 
 EPSILON = 1e-5

@@ -1,7 +1,5 @@
 """The Markdown table of a record of counts, and which figures it misses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -24,14 +24,9 @@ CAP, WINDOW = 50.0, 1024  # Gemma 2's of scores; keys that a query sees
 
 @dataclass(frozen=True)
 class Attention(Product):
-    """Attention of queries, keys and values, the first three arguments.
+    """Attention of queries, keys and values, the first three arguments."""
 
-    Attributes
-    ----------
-    flex : callable or None
-        The same by PyTorch's FlexAttention, where no pinned backend takes it as it is.
-    """
-
+    # The same by PyTorch's FlexAttention, where no pinned backend takes it as it is.
     flex: Callable[..., Tensor] | None = None
 
     def peers(self) -> dict[str, Callable[..., Tensor]]:

@@ -1,7 +1,5 @@
 """Compile all works ahead of time, where there is no GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence
@@ -28,17 +26,17 @@ def build(
 
     Parameters
     ----------
-    folder : Path
+    folder
         Gets one artifact each, and an index.
-    target : str
+    target
         As of :func:`tvm_fusion.device.parse`.
-    seed, count : int
+    seed, count
         Of the drawn works.
-    only : sequence of str
+    only
         Parts of names; empty: all.
-    processes : int
+    processes
         That compile side by side.
-    assemble : str, optional
+    assemble
         Architecture that code of the target is assembled for: see :mod:`.older_code`.
 
     Returns

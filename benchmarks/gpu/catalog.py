@@ -1,7 +1,5 @@
 """All that is timed, in the order of the table."""
 
-from __future__ import annotations
-
 from .attention import ATTENTION
 from .convolutions import CONVOLUTIONS
 from .decoder import STEPS

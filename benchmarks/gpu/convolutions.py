@@ -1,7 +1,5 @@
 """Convolutions of channels-last images with epilogues, as CNNs, UNets and decoders have them."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,17 +26,17 @@ class ChannelsLast(torch.nn.Module):
 
     Parameters
     ----------
-    c, k : int
+    c, k
         Input and output channels.
-    window, stride, padding, groups : int
+    window, stride, padding, groups
         Alike in all directions.
-    activation : str
+    activation
         A name in ``ACTIVATIONS``; behind the residual, as in residual networks.
-    dtype : torch.dtype
+    dtype
         Of the weight.
-    rank : int
+    rank
         Directions: of sequences 1, of images 2, of volumes 3.
-    is_transposed : bool
+    is_transposed
         Whether it is a transposed convolution, of one group.
     """
 
@@ -67,15 +65,9 @@ class ChannelsLast(torch.nn.Module):
 
 @dataclass(frozen=True)
 class Convolution(Work):
-    """A convolution whose weight is a constant.
+    """A convolution whose weight is a constant."""
 
-    Attributes
-    ----------
-    flops : int
-        Two for each multiply-add.
-    """
-
-    flops: int = 0
+    flops: int = 0  # two for each multiply-add
 
     def module(self) -> torch.nn.Module:
         """Export the workload with PyTorch."""

@@ -4,8 +4,6 @@
 runtime. Each work runs once with caches flushed, clocks as they are.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import io

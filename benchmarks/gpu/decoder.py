@@ -87,13 +87,13 @@ def decode_step(
 
     Parameters
     ----------
-    token : Tensor
+    token
         ``(1, 1)``.
-    cos, sin : Tensor
+    cos, sin
         ``(DEPTH,)``, of this position.
-    words, norm, head : Tensor
+    words, norm, head
         ``(WORDS, HIDDEN)``, ``(HIDDEN,)``, ``(HIDDEN, WORDS)``.
-    *layers : Tensor
+    *layers
         For each layer the first norm's scale, the factors of queries with keys and values and of
         attention's result, the second norm's scale, the factors of gate with up and of down; keys
         and values so far, ``(1, KEY_HEADS, context, DEPTH)``.
@@ -117,9 +117,9 @@ def static_decode_step(
 
     Parameters
     ----------
-    position : Tensor
+    position
         ``(1,)``, where in the caches; places behind it are not looked at.
-    token, cos, sin, words, norm, head, *layers : Tensor
+    token, cos, sin, words, norm, head, *layers
         As of :func:`decode_step`.
     """
 

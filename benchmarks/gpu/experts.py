@@ -56,15 +56,9 @@ def _gated(total: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ExpertBlock(Product):
-    """Router, top k, sort, both products, and the weighted sum, as transformers has them.
+    """Router, top k, sort, both products, and the weighted sum, as transformers has them."""
 
-    Attributes
-    ----------
-    top : int
-        Experts of a token.
-    """
-
-    top: int = 0
+    top: int = 0  # experts of a token
 
     def draw(self, seed: int, device: str) -> list[Tensor]:
         """Draw rows and weights; logits are exact and distinct: all sides choose alike."""

@@ -3,8 +3,6 @@
 ``python -m benchmarks.gpu.fused_gemms`` writes them between the page's markers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -18,18 +18,10 @@ SCALE = 1 / 64  # of both operands together: half types hold the results
 
 @dataclass(frozen=True)
 class NarrowProduct(Product):
-    """A linear layer without bias.
+    """A linear layer without bias."""
 
-    Attributes
-    ----------
-    peer : callable or None
-        What PyTorch has for it; ``None``: its compiler.
-    allowed_error : float
-        As :func:`benchmarks.gpu.run.difference` takes it.
-    """
-
-    peer: Callable[..., Tensor] | None = None
-    allowed_error: float = 2.0**-10
+    peer: Callable[..., Tensor] | None = None  # what PyTorch has for it; ``None``: its compiler
+    allowed_error: float = 2.0**-10  # as :func:`benchmarks.gpu.run.difference` takes it
 
     def rival(self) -> Callable[..., Tensor]:
         """Return PyTorch's own operator."""

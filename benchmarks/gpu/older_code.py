@@ -48,7 +48,7 @@ def assembled_for(device: str | None) -> Iterator[None]:
 
     Parameters
     ----------
-    device : str or None
+    device
         As in ``sm_90``; ``None``: for their own.
     """
     if device is None:

@@ -6,8 +6,6 @@ Integers are numbers of rows of the first input, if it is a table, or any byte; 
 sequences rise to its number of tokens.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

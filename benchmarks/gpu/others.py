@@ -1,7 +1,5 @@
 """Further memory-bound works: looked-up rows, pieces of tensors, other reductions of rows."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional

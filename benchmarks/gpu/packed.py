@@ -42,15 +42,9 @@ def packed_causal(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Packed(Product):
-    """Attention whose last argument is offsets of sequences.
+    """Attention whose last argument is offsets of sequences."""
 
-    Attributes
-    ----------
-    is_causal : bool
-        Whether tokens attend to those before alone.
-    """
-
-    is_causal: bool = False
+    is_causal: bool = False  # whether tokens attend to those before alone
 
     def draw(self, seed: int, device: str) -> list[Tensor]:
         """Draw from a normal distribution, and an order of the sequences."""

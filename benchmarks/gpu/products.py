@@ -19,15 +19,9 @@ RESIDUAL = 3  # the argument's number
 
 @dataclass(frozen=True)
 class Product(Work):
-    """A product of its first two arguments.
+    """A product of its first two arguments."""
 
-    Attributes
-    ----------
-    flops : int
-        Two for each multiply-add.
-    """
-
-    flops: int = 0
+    flops: int = 0  # two for each multiply-add
 
     def draw(self, seed: int, device: str) -> list[Tensor]:
         """Draw arguments from a normal distribution, weights so that sums are as large as these."""

@@ -4,8 +4,6 @@
 calls it once. What it is compared with is not timed here.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

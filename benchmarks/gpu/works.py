@@ -25,43 +25,20 @@ ALLOWED_ERRORS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-18}
 
 @dataclass(frozen=True)
 class Work:
-    """One function and the shapes that it is timed with.
+    """One function and the shapes that it is timed with."""
 
-    Attributes
-    ----------
-    name : str
-        Of the row, unique; names a folder as well.
-    function : callable
-        Takes and returns tensors.
-    shapes : tuple of tuple of int
-        Of its arguments.
-    dtype : str
-        Of all arguments but the packed ones.
-    packed : tuple of int
-        Positions of arguments of bytes.
-    floor : float or None
-        The least part of the copy bandwidth.
-    limit_us : float or None
-        The most microseconds.
-    most_rows : int or None
-        It is compiled for any number of the first argument's rows up to this; ``None``: for those
-        that it has.
-    allow : tuple of str
-        Flags of its compilation.
-    seed : int or None
-        What its shapes were drawn from; ``None``: they are named.
-    """
-
-    name: str
-    function: Callable[..., Tensor | tuple[Tensor, ...]]
-    shapes: tuple[Shape, ...]
-    dtype: str = "float16"
-    packed: tuple[int, ...] = ()
-    floor: float | None = None
-    limit_us: float | None = None
+    name: str  # of the row, unique; names a folder as well
+    function: Callable[..., Tensor | tuple[Tensor, ...]]  # takes and returns tensors
+    shapes: tuple[Shape, ...]  # of its arguments
+    dtype: str = "float16"  # of all arguments but the packed ones
+    packed: tuple[int, ...] = ()  # positions of arguments of bytes
+    floor: float | None = None  # the least part of the copy bandwidth
+    limit_us: float | None = None  # the most microseconds
+    # It is compiled for any number of the first argument's rows up to this; ``None``: for those
+    # that it has.
     most_rows: int | None = None
-    allow: tuple[str, ...] = ()
-    seed: int | None = None
+    allow: tuple[str, ...] = ()  # flags of its compilation
+    seed: int | None = None  # what its shapes were drawn from; ``None``: they are named
 
     def rival(self) -> Callable[..., Tensor | tuple[Tensor, ...]]:
         """Return the baseline: PyTorch's compiler."""

@@ -1,7 +1,5 @@
 """The folder that travels: ``index.json``, ``arrays.npz``, the libraries, the launch counter."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -38,9 +36,9 @@ def write(folder: Path, content: Mapping[str, Any]) -> None:
 
     Parameters
     ----------
-    folder : Path
+    folder
         Holds the libraries.
-    content : mapping
+    content
         Plain data and numpy arrays in dicts and lists; arrays go into a file of their own.
     """
     arrays: dict[str, np.ndarray] = {}

@@ -1,7 +1,5 @@
 """Entries to shared libraries, some twenty in one; a batch that fails is halved until it works."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -30,20 +28,20 @@ class Batches:
 
     Parameters
     ----------
-    folder : Path
+    folder
         Takes the libraries.
-    target : str
+    target
         A target of the project, such as ``cuda:sm_90a``.
-    log : callable
+    log
         Is given a line for each batch.
-    assemble : str, optional
+    assemble
         Architecture that code of the target is assembled for: see
         :mod:`benchmarks.gpu.older_code`.
-    processes : int
+    processes
         That compile beside the caller; one more once it has nothing left to do but wait.
-    size : int
+    size
         Entries of a library.
-    seconds : float
+    seconds
         From now on, after which what is not compiled is given up.
 
     Attributes

@@ -1,7 +1,5 @@
 """Arguments drawn from recipes, the same on the machine that builds and on the one that runs."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,10 +18,10 @@ def tensor(shape: Sequence[int], dtype: str, recipe: Recipe) -> dict[str, Any]:
 
     Parameters
     ----------
-    shape : sequence of int
-    dtype : str
+    shape
+    dtype
         Any that numpy has.
-    recipe : mapping
+    recipe
         ``kind`` and its numbers: ``normal`` (``mean``, ``deviation``), ``uniform`` (``low``,
         ``high``), ``integers`` (from ``low`` to below ``high``), ``choice`` (of ``values``) or
         ``bool``.
@@ -46,9 +44,9 @@ def draw(arguments: Sequence[dict[str, Any] | int], seed: int) -> list[np.ndarra
 
     Parameters
     ----------
-    arguments : sequence of dict or int
+    arguments
         Of :func:`tensor`; integers stand for themselves.
-    seed : int
+    seed
         Each tensor has a stream of its own, by its position.
 
     Returns

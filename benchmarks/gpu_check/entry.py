@@ -17,41 +17,18 @@ _MASKED = 1e30  # what is larger stands for infinity, as in masks, and says noth
 
 @dataclass(eq=False)
 class Entry:
-    """One function.
+    """One function."""
 
-    Attributes
-    ----------
-    name : str
-        Unique; tells where it comes from.
-    kind : str
-        Which summary line it belongs to.
-    mod : tvm.IRModule
-        Lowered for the virtual machine; the function is ``main``.
-    arguments : sequence of dict or int
-        See :func:`~.drawing.tensor`.
-    seed : int
-        Of the arguments.
-    outputs : list of dict
-        See :func:`~.expected.store`.
-    launches : int
-        Device kernels counted in the module, copies and library calls left out.
-    reference : str
-        ``float64`` or ``unfused``: where the expected results come from.
-    groups : int
-        How many of the distinct groups looked for it holds.
-    about : dict
-        What else is worth reading in a report: members, templates, extents.
-    """
-
-    name: str
-    kind: str
-    mod: tvm.IRModule
-    arguments: Sequence[dict[str, Any] | int]
-    seed: int
-    outputs: list[dict[str, Any]]
-    launches: int
-    reference: str
-    groups: int = 0
+    name: str  # unique; tells where it comes from
+    kind: str  # which summary line it belongs to
+    mod: tvm.IRModule  # lowered for the virtual machine; the function is ``main``
+    arguments: Sequence[dict[str, Any] | int]  # see :func:`~.drawing.tensor`
+    seed: int  # of the arguments
+    outputs: list[dict[str, Any]]  # see :func:`~.expected.store`
+    launches: int  # device kernels counted in the module, copies and library calls left out
+    reference: str  # ``float64`` or ``unfused``: where the expected results come from
+    groups: int = 0  # how many of the distinct groups looked for it holds
+    # What else is worth reading in a report: members, templates, extents.
     about: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -72,22 +49,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Something that should have become an entry and did not.
+    """Something that should have become an entry and did not."""
 
-    Attributes
-    ----------
-    name, kind : str
-        As of an entry.
-    stage : str
-        ``plan``, ``limit``, ``reference`` or ``compile``.
-    reason : str
-        One line.
-    """
-
+    # As of an entry.
     name: str
     kind: str
-    stage: str
-    reason: str
+    stage: str  # ``plan``, ``limit``, ``reference`` or ``compile``
+    reason: str  # one line
 
     @classmethod
     def because(cls, name: str, kind: str, stage: str, error: Exception) -> LeftOut:

@@ -4,8 +4,6 @@ Of an output of more than :data:`SAMPLES` elements so many are stored, spread ev
 all elements, their largest magnitude and the number that is not finite speak for the others.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -31,9 +29,9 @@ def store(exact: np.ndarray, dtype: str, tolerance: Any) -> dict[str, Any]:
 
     Parameters
     ----------
-    exact : numpy.ndarray
+    exact
         Of any shape; float64, or integers or booleans.
-    dtype : str
+    dtype
         That the output has.
     tolerance : float or numpy.ndarray
         Largest absolute error, of all elements or of each.

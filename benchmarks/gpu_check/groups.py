@@ -59,15 +59,15 @@ def entry(
 
     Parameters
     ----------
-    name, kind : str
+    name, kind
         See :class:`~.entry.Entry`.
-    case : Case
+    case
         The group.
-    target : str
+    target
         What to compile it for.
-    seed : int
+    seed
         Of its inputs.
-    extents : mapping of str to int
+    extents
         Of symbolic dimensions, as far as known; others are odd.
     """
     group, sizes = case.group, dict(extents)

@@ -15,7 +15,7 @@ def merged(mods: Mapping[str, tvm.IRModule]) -> tvm.IRModule:
 
     Parameters
     ----------
-    mods : mapping of str to tvm.IRModule
+    mods
         Lowered for the virtual machine, each with a function ``main``.
 
     Returns

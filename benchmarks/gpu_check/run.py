@@ -6,8 +6,6 @@ different bytes before their memory is given back, where two more calls find it;
 give the same bits, or something was not written or depends on the order of threads.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import json

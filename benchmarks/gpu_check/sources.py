@@ -1,7 +1,5 @@
 """Where groups come from: plans of the zoo's models and of generated graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import count
 from typing import Any

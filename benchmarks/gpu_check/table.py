@@ -1,7 +1,5 @@
 """What a check has found, for a reader: ``README.md``, and a record without every figure."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +16,7 @@ def keep(path: Path) -> None:
 
     Parameters
     ----------
-    path : Path
+    path
         What ``benchmarks.gpu_check.run`` wrote.
     """
     record = json.loads(path.read_text())

@@ -6,8 +6,6 @@ a JSON object: why a function is not in the library, by name. Given another arch
 assembled for that (:mod:`benchmarks.gpu.older_code`).
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,14 +1,12 @@
 """Compile the models ahead of time, where there is no GPU, into a folder without weights."""
 
-from __future__ import annotations
-
 import json
 import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tvm_fusion.deploy.runtime import manifest
+from tvm_fusion.deploy.runtime.artifact import manifest
 
 from . import weights
 from .models import MODELS, Model
@@ -21,11 +19,11 @@ def build(folder: Path, target: str, only: Sequence[str] = ()) -> dict[str, str]
 
     Parameters
     ----------
-    folder : Path
+    folder
         Gets one artifact each, and an index.
-    target : str
+    target
         As of :func:`tvm_fusion.device.parse`.
-    only : sequence of str
+    only
         Parts of names; empty: all.
 
     Returns
@@ -56,13 +54,13 @@ def compile_model(
 
     Parameters
     ----------
-    model : Model
+    model
         The model.
-    folder : Path
+    folder
         Gets the artifact.
-    target : str
+    target
         As of :func:`tvm_fusion.device.parse`.
-    db : Path, optional
+    db
         Records of its kernels.
     """
     import tvm_fusion

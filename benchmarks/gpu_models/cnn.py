@@ -4,8 +4,6 @@ Written out because the machine that times them has no torchvision. Shapes are t
 at 224 x 224 pixels and 1,000 classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -3,8 +3,6 @@
 Written out because the machine that times them has no diffusers.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

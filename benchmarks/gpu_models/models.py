@@ -1,7 +1,5 @@
 """The models in float16 with seeded weights: transformers' modules, CNNs, diffusion networks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,33 +17,16 @@ HIDDEN = 4096
 
 @dataclass(frozen=True)
 class Model:
-    """A module, a batch size and how inputs are drawn.
+    """A module, a batch size and how inputs are drawn."""
 
-    Attributes
-    ----------
-    name : str
-        Of the row, unique; names a folder as well.
-    batch : int
-        Of all inputs.
-    build : callable
-        Makes the module.
-    inputs : callable
-        Takes the batch size and draws keyword arguments on the CPU, floats in float32.
-    output : str or None
-        Field of what the module returns; ``None``: it returns a tensor.
-    has_images : bool
-        Whether PyTorch is to be tried with channels last in memory, too.
-    seed : int
-        Of the weights; inputs are drawn from others beside it.
-    """
-
-    name: str
-    batch: int
-    build: Callable[[], nn.Module]
+    name: str  # of the row, unique; names a folder as well
+    batch: int  # of all inputs
+    build: Callable[[], nn.Module]  # makes the module
+    # Takes the batch size and draws keyword arguments on the CPU, floats in float32.
     inputs: Callable[[int], dict[str, Tensor]]
-    output: str | None
-    has_images: bool = False
-    seed: int = 0
+    output: str | None  # field of what the module returns; ``None``: it returns a tensor
+    has_images: bool = False  # whether PyTorch is to be tried with channels last in memory, too
+    seed: int = 0  # of the weights; inputs are drawn from others beside it
 
     def module(self, device: str) -> nn.Module:
         """Make the module in evaluation mode; parameters are float16, buffers as they were."""

@@ -1,7 +1,5 @@
 """What runs on the GPU in one call, and what the host asks of the driver: by CUPTI."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any

@@ -6,8 +6,6 @@ and TVM's runtime, no compiler. Every model has a process of its own: all get re
 one after the other is timed while the others wait.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """What was measured, for a reader: ``README.md``, and the record beside it."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ that the compiler computed. The build writes down which and drops the file; wher
 the parameters are drawn again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -16,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_fusion.deploy.runtime import manifest, weights_file
+from tvm_fusion.deploy.runtime.artifact import manifest, weights_file
 from tvm_fusion.rewrite.norms.statistics import fold
 
 LEAST = 1 << 14  # bytes of a weight that is looked for among the parameters
@@ -33,11 +31,11 @@ def draw(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
 
     Parameters
     ----------
-    name : str
+    name
         Of the parameter in its module.
-    shape : tuple of int
+    shape
         Matrices that are multiplied get a deviation of one over the root of their inputs.
-    seed : int
+    seed
         Of all parameters.
 
     Returns

@@ -54,9 +54,9 @@ def prepare(
     ----------
     model, folder, device
         What to load, and where it runs.
-    rival : bool
+    rival
         Whether PyTorch compiles it, too.
-    tuned : Path, optional
+    tuned
         The same model, compiled with records.
 
     Returns

@@ -1,7 +1,5 @@
 """The command line: compile the folder that travels; keep what came back."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -1,7 +1,5 @@
 """Compile the cases, each with a configuration of its family, where there is no GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ that has it is compiled. Grids are of several blocks, persistent ones of more ti
 has multiprocessors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -36,20 +34,11 @@ from benchmarks.gpu.works import (
 
 @dataclass(frozen=True)
 class Case:
-    """A family, a work of it, and what its configuration has.
+    """A family, a work of it, and what its configuration has."""
 
-    Attributes
-    ----------
-    family : str
-        For a reader.
-    work : Work
-        What is compiled.
-    asked : mapping of str to int or str
-        Entries of the configuration; empty: the default, of templates without choices too.
-    """
-
-    family: str
-    work: Work
+    family: str  # for a reader
+    work: Work  # what is compiled
+    # Entries of the configuration; empty: the default, of templates without choices too.
     asked: Mapping[str, int | str] = field(default_factory=dict)
 
 

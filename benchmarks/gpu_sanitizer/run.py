@@ -5,8 +5,6 @@ TVM's runtime. Planted faults (planted.cu) go first: a tool that does not find i
 witness.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

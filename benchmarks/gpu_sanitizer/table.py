@@ -1,7 +1,5 @@
 """What the tools found, for a reader: ``README.md``, and the record beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The command line: compile the candidates that travel; keep what came back."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

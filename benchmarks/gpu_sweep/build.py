@@ -1,7 +1,5 @@
 """Compile the candidates ahead of time, where there is no GPU: a library for each configuration."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -34,15 +32,15 @@ def build(
 
     Parameters
     ----------
-    folder : Path
+    folder
         Gets a library for each candidate, and an index; what it has of other shapes stays.
-    target : str
+    target
         As of :func:`tvm_fusion.device.parse`.
-    count : int
+    count
         Candidates of a shape, beside the default's with other splits of K and orders of tiles.
-    only : sequence of str
+    only
         Parts of names; empty: all.
-    processes : int
+    processes
         Of which each compiles a shape at a time.
 
     Returns

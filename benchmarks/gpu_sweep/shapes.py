@@ -4,8 +4,6 @@ The models of GEMMs were fitted to some of them; ``HELD_OUT`` are of other model
 them.
 """
 
-from __future__ import annotations
-
 from benchmarks.gpu.attention import (
     ATTENTION,
     attention,

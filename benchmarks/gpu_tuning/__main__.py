@@ -7,8 +7,6 @@ python3 -m benchmarks.gpu_models.run DIR/default --records DIR/records --no-riva
 python -m benchmarks.gpu_tuning table --out DIR gpu_models.json
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Candidates of the models' kernels, and the models compiled without and with their records."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

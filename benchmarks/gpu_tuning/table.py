@@ -1,7 +1,5 @@
 """What was measured, for a reader: ``README.md``, and the record beside it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

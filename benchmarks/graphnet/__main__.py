@@ -1,7 +1,5 @@
 """Sweep graphs of a checkout of GraphNet: ``GRAPHNET=checkout python -m benchmarks.graphnet``."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

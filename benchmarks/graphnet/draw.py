@@ -1,7 +1,5 @@
 """Which graphs of a checkout are drawn: evenly over its sources, each architecture once."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import re
@@ -22,7 +20,7 @@ def samples(root: Path) -> dict[str, list[str]]:
 
     Parameters
     ----------
-    root : Path
+    root
         A checkout of GraphNet.
     """
     found: dict[str, list[str]] = defaultdict(list)
@@ -42,13 +40,13 @@ def drawn(root: Path, count: int, seed: int, most: int) -> list[str]:
 
     Parameters
     ----------
-    root : Path
+    root
         A checkout of GraphNet.
-    count : int
+    count
         How many samples.
-    seed : int
+    seed
         Of the draw.
-    most : int
+    most
         Elements of weights and inputs beyond which a graph is passed over, as is one that the
         collection does not describe.
     """

@@ -1,7 +1,5 @@
 """What a graph computes without rounding, and where roundings of its inputs alone move that."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -47,7 +45,7 @@ def in_double(module: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
     ----------
     module : torch.nn.Module
         Stays as it is.
-    inputs : sequence of Tensor
+    inputs
         Those of floating point are widened.
     """
     wide = copy.deepcopy(module).double()
@@ -83,11 +81,11 @@ def moved(
     ----------
     module : torch.nn.Module
         Stays as it is.
-    inputs : sequence of Tensor
+    inputs
         Of ``module``.
-    expected : sequence of Tensor
+    expected
         Results of :func:`in_double`.
-    bounds : sequence of float
+    bounds
         One for each result, as :func:`beyond` takes it.
     """
     generator = torch.Generator().manual_seed(0)

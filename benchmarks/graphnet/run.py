@@ -1,7 +1,5 @@
 """Runs an artifact in a process that has neither PyTorch nor the compiler; answers lines."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

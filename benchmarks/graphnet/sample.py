@@ -4,8 +4,6 @@ A sample is a folder: ``model.py`` holds a ``GraphModule`` whose ``forward`` tak
 inputs alike, ``weight_meta.py`` (and ``input_meta.py``) a class of attributes for each of them.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import re
@@ -29,7 +27,7 @@ class Graph(nn.Module):
     ----------
     graph : torch.nn.Module
         Takes weights and inputs by name.
-    values : mapping of str to Tensor or int
+    values
         All arguments of ``graph``; integers stand for symbolic sizes.
     """
 
@@ -55,11 +53,11 @@ def load(folder: Path, seed: int = 0, spread: float = 1.0) -> tuple[Graph, tuple
 
     Parameters
     ----------
-    folder : Path
+    folder
         Of the sample.
-    seed : int
+    seed
         Of what is drawn.
-    spread : float
+    spread
         Factor of all standard deviations: deep networks of drawn weights may overflow.
     """
     generator = torch.Generator().manual_seed(seed)

@@ -1,7 +1,5 @@
 """The page: what becomes of graphs of real models, source by source, and the slow ones."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """One graph in a process of its own: exported, compiled for each target, run, compared, timed."""
 
-from __future__ import annotations
-
 import logging
 import os
 import statistics
@@ -49,9 +47,9 @@ class Case:
 
     Parameters
     ----------
-    name : str
+    name
         Such as ``timm/resnet18``.
-    folder : str
+    folder
         For artifacts.
     """
 
@@ -156,9 +154,9 @@ def work(name: str, cells: Sequence[str], answers: Any) -> None:
 
     Parameters
     ----------
-    name : str
+    name
         The graph.
-    cells : sequence of str
+    cells
         Names of methods of :class:`Case`.
     answers : multiprocessing.connection.Connection
         Gets ``(cell, None)`` before a cell and ``(cell, row)`` after it.

@@ -1,7 +1,5 @@
 """The command line: measure every distinct group of the zoo models' plans on this CPU."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """Groups of a planned module, each cut out with what it needs to run alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,27 +21,15 @@ from tvm_fusion.program.group import Group
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A group as a plan has it.
+    """A group as a plan has it."""
 
-    Attributes
-    ----------
-    gvar : GlobalVar
-        Its Primitive function.
-    functions : Mapping of GlobalVar to BaseFunc
-        That function and the PrimFuncs that it calls.
-    constants : Mapping of int to GenericConst
-        By position among the group's inputs: what the model passes.
-    weights : frozenset of int
-        Positions of inputs that are known before the model's inputs are, constants included.
-    calls : int
-        How often the module calls it.
-    """
-
-    gvar: ir.GlobalVar
-    functions: Mapping[ir.GlobalVar, ir.BaseFunc]
+    gvar: ir.GlobalVar  # its Primitive function
+    functions: Mapping[ir.GlobalVar, ir.BaseFunc]  # that function and the PrimFuncs that it calls
+    # By position among the group's inputs: what the model passes.
     constants: Mapping[int, ir.GenericConst]
+    # Positions of inputs that are known before the model's inputs are, constants included.
     weights: frozenset[int]
-    calls: int
+    calls: int  # how often the module calls it
 
     @cached_property
     def group(self) -> Group:

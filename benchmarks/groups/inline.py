@@ -3,8 +3,6 @@
 TVM's InlinePrivateFunctions leaves the symbolic variables of what it writes out undefined.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import tvm
@@ -19,7 +17,7 @@ def inlined(mod: tvm.IRModule) -> tvm.IRModule:
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         The functions' symbolic variables are bare extents or parameters.
 
     Returns

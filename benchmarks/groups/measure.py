@@ -24,24 +24,12 @@ _INTEGERS_BELOW = 2  # valid indices of every axis that is indexed
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is measured.
+    """How much is measured."""
 
-    Attributes
-    ----------
-    rounds : int
-        Rounds; in each, every variant has one turn.
-    budget : float
-        Seconds of a turn; at least one run.
-    tolerance : float
-        Largest max|a-b| / max|b| of an output.
-    stock : bool
-        Whether to run the members as stock TVM leaves them, too.
-    """
-
-    rounds: int = 7
-    budget: float = 0.02
-    tolerance: float = 1e-4
-    stock: bool = False
+    rounds: int = 7  # rounds; in each, every variant has one turn
+    budget: float = 0.02  # seconds of a turn; at least one run
+    tolerance: float = 1e-4  # largest max|a-b| / max|b| of an output
+    stock: bool = False  # whether to run the members as stock TVM leaves them, too
 
 
 def measure(case: Case, target: Target, settings: Settings, seed: int = 0) -> dict[str, Any]:

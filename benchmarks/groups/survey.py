@@ -1,7 +1,5 @@
 """All distinct groups of several models, each measured once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -24,11 +22,11 @@ class Survey:
 
     Parameters
     ----------
-    target : Target
+    target
         This machine's CPU.
-    settings : Settings
+    settings
         How much is measured.
-    seed : int
+    seed
         Of weights and inputs.
     """
 

@@ -1,7 +1,5 @@
 """What a survey of groups has found, for a reader."""
 
-from __future__ import annotations
-
 from typing import Any
 
 _WIDTH = 60  # of a group's title

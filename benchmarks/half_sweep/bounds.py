@@ -1,7 +1,5 @@
 """Whether results of a half type are float64's, rounded."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

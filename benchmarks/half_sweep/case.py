@@ -1,7 +1,5 @@
 """A case: one operator in one half type, how to compile it, and what it should give."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,31 +14,16 @@ Run = Callable[[Sequence[np.ndarray]], Sequence[Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """An operator with inputs.
+    """An operator with inputs."""
 
-    Attributes
-    ----------
-    name, dtype : str
-        Of the case, and of its floating point inputs.
-    inputs : list of numpy.ndarray
-        Values as drawn.
-    is_half : list of bool
-        Which of them are of the half type.
-    compile : callable
-        Compiles it and returns what runs it on inputs.
-    exact : mapping of str to callable
-        The same in ``float64`` and ``float32``.
-    peer : callable or None
-        The framework's own result in the half type.
-    """
-
+    # Of the case, and of its floating point inputs.
     name: str
     dtype: str
-    inputs: list[np.ndarray]
-    is_half: list[bool]
-    compile: Callable[[], Run]
-    exact: dict[str, Run]
-    peer: Run | None = None
+    inputs: list[np.ndarray]  # values as drawn
+    is_half: list[bool]  # which of them are of the half type
+    compile: Callable[[], Run]  # compiles it and returns what runs it on inputs
+    exact: dict[str, Run]  # the same in ``float64`` and ``float32``
+    peer: Run | None = None  # the framework's own result in the half type
 
     def wide(self, inputs: Sequence[np.ndarray], dtype: str) -> Sequence[Any]:
         """Compute in a wide type; inputs of the half type are widened."""

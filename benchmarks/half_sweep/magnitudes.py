@@ -1,7 +1,5 @@
 """Inputs near the limits of a half type: those of a case, scaled to other magnitudes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import ml_dtypes
@@ -35,11 +33,11 @@ def scaled(
 
     Parameters
     ----------
-    inputs : sequence of numpy.ndarray
+    inputs
         As a case has them.
-    dtype : str
+    dtype
         A key of :data:`HALVES`, which scaled inputs get.
-    is_scaled : sequence of bool
+    is_scaled
         For each input, whether it is of the half type.
     """
     places = [i for i, is_half in enumerate(is_scaled) if is_half]

@@ -1,7 +1,5 @@
 """Operators that onnx's reference computes by logarithms of what underflows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

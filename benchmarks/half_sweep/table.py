@@ -1,7 +1,5 @@
 """The page of a sweep: totals, what is wrong, and what float32 itself does not hold."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any

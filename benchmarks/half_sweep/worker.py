@@ -1,7 +1,5 @@
 """One worker process: reads lines ``framework dtype name...``, writes a line of JSON for each."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

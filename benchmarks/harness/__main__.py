@@ -1,7 +1,5 @@
 """The command line: measure models of the zoo against peers, keep everything in one JSON file."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """Named arrays: between processes through a file, and how far two sets of them are apart."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

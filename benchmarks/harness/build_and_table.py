@@ -1,7 +1,5 @@
 """The command line of benchmarks that are compiled here, run where a GPU is, and kept here."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -21,13 +19,13 @@ def build_or_table(
 
     Parameters
     ----------
-    parser : ArgumentParser
+    parser
         Gets the commands.
-    build : callable
+    build
         Compiles into the folder that travels; gives what failed, and why.
-    keep : callable
+    keep
         Keeps what came back, and renders it.
-    arguments : list of str, optional
+    arguments
         Instead of those of the process.
     **numbers
         More options of ``build``: default and help.

@@ -1,7 +1,5 @@
 """Starts an engine's worker process, talks to it and tells how it ended."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -41,13 +39,13 @@ class Client:
 
     Parameters
     ----------
-    engine : str
+    engine
         Import path ``module:function`` of its ``prepare``.
-    threads : int
+    threads
         Threads for all of the engine's pools; the process may use that many CPUs only.
-    folder : Path
+    folder
         Scratch folder of this engine; holds its log and its arrays.
-    timeout : float
+    timeout
         Seconds that one command may take before the process is killed.
     """
 

@@ -1,7 +1,5 @@
 """Checks every engine against its reference, then times the right ones in interleaved rounds."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,33 +28,17 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is measured.
+    """How much is measured."""
 
-    Attributes
-    ----------
-    rounds : int
-        Rounds; in each, every engine has one turn.
-    budget : float
-        Seconds of timed runs in a turn. An engine slower than that runs once, without warm-up.
-    slow : float
-        Seconds from which an engine is measured in ``slow_rounds`` rounds only.
-    slow_rounds : int
-        Rounds of such an engine.
-    max_runs : int
-        Most runs in a turn.
-    settle : float
-        Seconds of rest before a turn: thread pools of the engine before it spin for a while.
-    tolerance : float
-        Largest allowed max|a-b| / max|b| per output.
-    """
-
-    rounds: int = 7
+    rounds: int = 7  # rounds; in each, every engine has one turn
+    # Seconds of timed runs in a turn. An engine slower than that runs once, without warm-up.
     budget: float = 1.0
-    slow: float = 3.0
-    slow_rounds: int = 2
-    max_runs: int = 100
+    slow: float = 3.0  # seconds from which an engine is measured in ``slow_rounds`` rounds only
+    slow_rounds: int = 2  # rounds of such an engine
+    max_runs: int = 100  # most runs in a turn
+    # Seconds of rest before a turn: thread pools of the engine before it spin for a while.
     settle: float = 0.25
-    tolerance: float = 1e-4
+    tolerance: float = 1e-4  # largest allowed max|a-b| / max|b| per output
 
 
 def check(

@@ -42,15 +42,15 @@ def measure_model(
     ----------
     name, model, inputs
         The model; weights inside the ``ModelProto``, one array per graph input.
-    peers : mapping of str to str
+    peers
         Peer name -> ``module:function``, in the order of the table.
-    settings : Settings
+    settings
         How much is measured.
     threads, seed, timeout
         Threads of every engine; seed of the torch modules; seconds that one step may take.
-    folder : Path
+    folder
         Scratch folder; the model is written there once for all.
-    progress : callable, optional
+    progress
         Gets one line per step.
     references, default_reference
         Engine that says what is right, for a peer and for the peers not named.

@@ -3,8 +3,6 @@
 ``python -m benchmarks.harness.table`` writes ``README.md`` beside the folder ``results``.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

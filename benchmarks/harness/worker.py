@@ -13,8 +13,6 @@ A failure answers ``{"ok": false, "kind": "failed" | "unavailable", "reason": ".
 traceback and whatever a library prints go to standard error: standard output holds answers only.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -4,8 +4,6 @@ python3 -m benchmarks.held_out.run        where the device is
 python -m benchmarks.held_out RESULT.json
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

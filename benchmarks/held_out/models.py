@@ -3,8 +3,6 @@
 Depths are those of the published model in models of stages; of equal layers there are twelve.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

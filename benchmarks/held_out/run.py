@@ -5,8 +5,6 @@ transformers and TVM with its compiler; the record goes to ``held_out.json`` in 
 side by side, then one after the other is timed while the others wait.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

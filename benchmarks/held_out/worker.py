@@ -21,7 +21,7 @@ import tvm_fusion
 from benchmarks.gpu.run import captured
 from benchmarks.gpu_models.profile import kernels
 from benchmarks.gpu_models.worker import relative, timed
-from tvm_fusion.deploy.runtime import manifest
+from tvm_fusion.deploy.runtime.artifact import manifest
 
 from .models import made
 

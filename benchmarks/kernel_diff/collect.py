@@ -5,8 +5,6 @@ stages, targets, the frontend, and the graphs of ``benchmarks.fusion``, ``benchm
 products of few rows, decoding attention, norms, in half precision) and ``benchmarks.zoo``.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Writes ``results/kernel_resources.json.xz`` and ``README.md``; prints the table, misses and spills.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator, Sequence

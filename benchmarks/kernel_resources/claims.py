@@ -1,7 +1,5 @@
 """The distinct groups of graphs, with what their templates claim and emit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -28,21 +26,11 @@ STAGES = (
 
 @dataclass(frozen=True)
 class ClaimedGroup:
-    """A group that some graphs have.
+    """A group that some graphs have."""
 
-    Attributes
-    ----------
-    claim : Claim
-        What the plan's template claims.
-    functions : tuple of PrimFunc
-        What it emits.
-    graphs : list of str
-        Names of the graphs.
-    """
-
-    claim: Claim
-    functions: tuple[tirx.PrimFunc, ...]
-    graphs: list[str] = field(default_factory=list)
+    claim: Claim  # what the plan's template claims
+    functions: tuple[tirx.PrimFunc, ...]  # what it emits
+    graphs: list[str] = field(default_factory=list)  # names of the graphs
 
 
 class Survey:
@@ -50,7 +38,7 @@ class Survey:
 
     Parameters
     ----------
-    spec : TargetSpec
+    spec
         A GPU.
     """
 

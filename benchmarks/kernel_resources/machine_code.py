@@ -1,7 +1,5 @@
 """What ptxas says of kernels: registers, shared memory, spills. Many are compiled at once."""
 
-from __future__ import annotations
-
 import math
 import re
 import subprocess
@@ -27,21 +25,13 @@ _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) b
 
 @dataclass(frozen=True)
 class MachineCode:
-    """What one kernel takes.
+    """What one kernel takes."""
 
-    Attributes
-    ----------
-    registers : int
-        Of a thread.
-    static_shared, dynamic_shared : int
-        Bytes of a block that the kernel declares, and that its launch requests.
-    stack, spills : int
-        Bytes of a thread's frame, and of loads and stores of spilled registers.
-    """
-
-    registers: int
+    registers: int  # of a thread
+    # Bytes of a block that the kernel declares, and that its launch requests.
     static_shared: int
     dynamic_shared: int
+    # Bytes of a thread's frame, and of loads and stores of spilled registers.
     stack: int
     spills: int
 
@@ -58,9 +48,9 @@ def machine_code(
 
     Parameters
     ----------
-    functions : Mapping of str to PrimFunc
+    functions
         Scheduled; a name is an identifier without underscores.
-    spec : TargetSpec
+    spec
         A CUDA device.
     """
     nvcc = find_nvcc()

@@ -1,7 +1,5 @@
 """The command line: measure with one thread and with all, write ``results`` and ``README.md``."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """What is measured: products of matrices, of a vector and a matrix, and maps of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -25,7 +25,7 @@ def multiply_adds(threads: int) -> tuple[Callable[[], None], float]:
 
     Parameters
     ----------
-    threads : int
+    threads
         Each runs its own.
     """
     target = parse("cpu").tvm_target()

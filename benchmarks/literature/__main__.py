@@ -6,8 +6,6 @@ of this machine; ``--record FILE`` writes elsewhere than into the record, and ``
 what was measured elsewhere into it.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence

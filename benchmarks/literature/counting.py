@@ -1,7 +1,5 @@
 """Figures of a graph under each way of rewriting, by the plan; nothing is built."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tvm
@@ -30,11 +28,11 @@ def figures(mod: tvm.IRModule, target: str, way: str) -> dict[str, Any]:
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         As an importer gives it.
-    target : str
+    target
         As of :func:`tvm_fusion.device.parse`.
-    way : str
+    way
         One of :data:`WAYS`.
 
     Returns

@@ -20,7 +20,7 @@ import numpy as np
 import tvm_fusion
 from tvm_fusion._tvm.ffi_speed import speed_up_ffi
 from tvm_fusion.config import FusionConfig
-from tvm_fusion.deploy.runtime.manifest import MANIFEST
+from tvm_fusion.deploy.runtime.artifact.manifest import MANIFEST
 from tvm_fusion.device import parse
 
 from . import pairs

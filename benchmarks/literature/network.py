@@ -1,7 +1,5 @@
 """Networks written operator by operator, with seeded weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
@@ -19,7 +17,7 @@ class Network:
 
     Parameters
     ----------
-    dtype : str
+    dtype
         Of everything.
     """
 

@@ -24,9 +24,9 @@ class Model:
 
     Attributes
     ----------
-    build : callable
+    build
         Takes ``fp32`` or ``fp16`` and builds the model as importers give it.
-    operators, fused : int
+    operators, fused
         As published.
     """
 

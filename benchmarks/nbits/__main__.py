@@ -1,7 +1,5 @@
 """The command line: time products beside ONNX Runtime, write ``results`` and ``README.md``."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -20,23 +20,13 @@ CONSTANTS = "+constants"
 
 @dataclass(frozen=True)
 class Case:
-    """A model with what goes in and what must come out.
+    """A model with what goes in and what must come out."""
 
-    Attributes
-    ----------
-    name : str
-        Kind and name in the onnx package; ``+constants`` where inputs became initializers.
-    model : onnx.ModelProto
-        As shipped, or with initializers.
-    samples : list of (inputs, outputs)
-        Values in the order of the model's inputs and outputs.
-    rtol, atol : float
-        Tolerances of the onnx package.
-    """
-
-    name: str
-    model: onnx.ModelProto
+    name: str  # kind and name in the onnx package; ``+constants`` where inputs became initializers
+    model: onnx.ModelProto  # as shipped, or with initializers
+    # Values in the order of the model's inputs and outputs.
     samples: list[tuple[list[Any], list[Any]]]
+    # Tolerances of the onnx package.
     rtol: float
     atol: float
 

@@ -1,7 +1,5 @@
 """Whether a result is the expected one: number, dtype, shape, values and where NaN stands."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +24,7 @@ def difference(
     ----------
     found, expected : sequence of numpy.ndarray
         Results in the order of the model's outputs.
-    rtol, atol : float
+    rtol, atol
         Tolerances; those of types narrower than float32 are never below their own precision.
     """
     if len(found) != len(expected):

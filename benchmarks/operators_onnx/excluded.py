@@ -4,8 +4,6 @@
 passes, or one that is not on it fails.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from importlib.metadata import version

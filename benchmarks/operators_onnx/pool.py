@@ -61,15 +61,15 @@ def judge_all(
 
     Parameters
     ----------
-    names : iterable of str
+    names
         Names of cases.
-    engine : str
+    engine
         ``ours`` or ``stock``.
-    jobs : int
+    jobs
         Processes.
-    timeout : float
+    timeout
         Seconds that one case may take.
-    log : callable
+    log
         Told about each case that is neither right nor refused, and every hundredth.
     """
     names = list(names)

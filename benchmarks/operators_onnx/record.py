@@ -1,7 +1,5 @@
 """The record of a sweep: a letter a case, by name order, and why operators are refused."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter, defaultdict
@@ -42,7 +40,7 @@ def make(
 
     Parameters
     ----------
-    operators : mapping of str to str
+    operators
         The operator of every case, by the case's name.
     ours, stock : mapping of str to (verdict, reason)
         By the case's name.

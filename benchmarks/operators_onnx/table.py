@@ -1,7 +1,5 @@
 """The page of a record: a row for each operator."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path

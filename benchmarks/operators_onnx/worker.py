@@ -1,7 +1,5 @@
 """One worker process: reads names of cases from its input, writes a line of JSON for each."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

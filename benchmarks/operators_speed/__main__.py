@@ -1,7 +1,5 @@
 """The command line: measure what has not been measured yet, write ``results`` and ``README.md``."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """A model of one ONNX operator with inputs to run it on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,30 +14,14 @@ SIZES = {"small": (16, 64), "medium": (128, 512), "large": (1024, 1024)}
 
 @dataclass(frozen=True)
 class Case:
-    """One operator on some inputs.
+    """One operator on some inputs."""
 
-    Attributes
-    ----------
-    name : str
-        The operator, and what tells cases of it apart.
-    operator : str
-        Its ONNX name.
-    inputs : sequence of numpy.ndarray
-        What a call gives.
-    attributes : mapping of str to Any
-        Of the node.
-    constants : sequence of numpy.ndarray
-        Further inputs behind those, as initializers.
-    outputs : int
-        How many results it has.
-    """
-
-    name: str
-    operator: str
-    inputs: Sequence[np.ndarray]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    constants: Sequence[np.ndarray | None] = ()
-    outputs: int = 1
+    name: str  # the operator, and what tells cases of it apart
+    operator: str  # its ONNX name
+    inputs: Sequence[np.ndarray]  # what a call gives
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # of the node
+    constants: Sequence[np.ndarray | None] = ()  # further inputs behind those, as initializers
+    outputs: int = 1  # how many results it has
 
     @property
     def feeds(self) -> dict[str, np.ndarray]:

@@ -1,7 +1,5 @@
 """One process: checks cases and times them beside ONNX Runtime, a line of JSON for each."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

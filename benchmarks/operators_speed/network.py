@@ -15,9 +15,9 @@ def network(rng: np.random.Generator, m: int, n: int) -> Iterator[Case]:
 
     Parameters
     ----------
-    rng : numpy.random.Generator
+    rng
         For inputs and weights.
-    m, n : int
+    m, n
         The size, as a matrix.
     """
 

@@ -1,7 +1,5 @@
 """Sweep PyTorch's operator samples: ``python -m benchmarks.operators_torch``."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Which of PyTorch's Core ATen operators can be converted."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import torch
 
 from tvm_fusion.frontend.torch_ops import CONVERTERS, complex_pairs
-from tvm_fusion.frontend.torch_ops.creation import random
+from tvm_fusion.frontend.torch_ops.arrays.creation import random
 
 _WAYS = ("converter", "decomposed by torch", "random numbers", "refused")
 

@@ -1,7 +1,5 @@
 """Outcomes in a stored record, counted where there is no PyTorch."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 
@@ -13,7 +11,7 @@ def counts(record: Mapping[str, list[str]]) -> dict[str, Counter[str]]:
 
     Parameters
     ----------
-    record : mapping
+    record
         By operator, a text for each dtype in their order.
     """
     totals = {dtype: Counter[str]() for dtype in NAMES}

@@ -86,11 +86,11 @@ def samples(name: str, dtype: str, most: int) -> list[Sample]:
 
     Parameters
     ----------
-    name : str
+    name
         One of :func:`names`.
-    dtype : str
+    dtype
         A key of :data:`DTYPES`.
-    most : int
+    most
         How many at most.
     """
     for seed in (random.seed, np.random.seed, torch.manual_seed):

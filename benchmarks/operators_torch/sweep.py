@@ -29,13 +29,13 @@ def sweep(
 
     Parameters
     ----------
-    cases : iterable of (str, str)
+    cases
         Operators and dtypes.
-    most : int
+    most
         Samples a case.
-    jobs : int
+    jobs
         Processes at a time.
-    limit : float
+    limit
         Seconds a sample; beyond, it is recorded as hanging.
     """
 

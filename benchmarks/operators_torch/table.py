@@ -1,7 +1,5 @@
 """The record of a sweep and the page made of it."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Runs cases one after the other; a line of JSON before and after each sample."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -5,8 +5,6 @@ models the page is written anew from the record. ``--suite`` counts the laws of 
 a known optimum (`tests/rewrite/suite`). Nothing is built and nothing is measured.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """The special cases that there are, by kind."""
 
-from __future__ import annotations
-
 from tvm.target import Target
 
 from tvm_fusion import transform

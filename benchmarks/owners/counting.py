@@ -1,7 +1,5 @@
 """Count what the plan of a model makes use of."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,23 +1,13 @@
 """Why special cases stay that no planned model uses, with the benchmark that has them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 
 class Reason(NamedTuple):
-    """Where a special case is measured, or asked for, instead.
+    """Where a special case is measured, or asked for, instead."""
 
-    Attributes
-    ----------
-    benchmark : str
-        Path of a file with rows that need it.
-    sentence : str
-        What they are.
-    """
-
-    benchmark: str
-    sentence: str
+    benchmark: str  # path of a file with rows that need it
+    sentence: str  # what they are
 
 
 _OPERATORS = "benchmarks/operators_onnx/README.md"

@@ -4,8 +4,6 @@ On GPUs each worker has one; on a CPU the workers share its cores, which shows w
 and not what several sockets would save. It writes ``results/parallel.json`` and ``README.md``.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """The command line: time the fusion stage, write ``results/planning.json`` and ``README.md``."""
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

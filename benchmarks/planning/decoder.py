@@ -15,7 +15,7 @@ def decoder(layers: int) -> tvm.IRModule:
 
     Parameters
     ----------
-    layers : int
+    layers
         Blocks of attention and multi-layer perceptron; the widths are GPT-2's, batch 1.
 
     Returns

@@ -7,8 +7,6 @@
 After a change to the models of cost, ``--again`` prices what a folder has, ``--take`` as above.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

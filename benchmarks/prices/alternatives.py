@@ -9,8 +9,6 @@
 Alternatives of very many kernels are left out.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -43,13 +41,13 @@ class PlannedGroup:
 
     Attributes
     ----------
-    key : str
+    key
         The same for equal groups of all models.
-    claim : Claim
+    claim
         What its template promises.
-    calls : int
+    calls
         How often the model calls it.
-    mod : tvm.IRModule
+    mod
         Its function and the PrimFuncs that this calls; ``main`` calls it with its constants.
     """
 

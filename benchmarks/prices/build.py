@@ -63,16 +63,16 @@ def build(
 
     Parameters
     ----------
-    folder : Path
+    folder
         New, or of an earlier call: models that it has are left out.
-    target : str
+    target
         As of :func:`tvm_fusion.device.parse`.
-    models : sequence of str
+    models
         Names of :mod:`.models`, of the zoo (``zoo:NAME``), or of a checkout of GraphNet
         (``graphnet:FOLDER``).
-    processes : int
+    processes
         That run side by side.
-    seconds : float
+    seconds
         After which what is not compiled is given up.
 
     Returns

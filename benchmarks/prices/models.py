@@ -28,7 +28,7 @@ class Spec:
 
     Attributes
     ----------
-    make : callable
+    make
         Takes the number of layers of each kind; returns the module and its inputs by name.
     """
 
@@ -231,11 +231,11 @@ def exported(name: str, half: bool, seed: int = 0) -> torch.export.ExportedProgr
 
     Parameters
     ----------
-    name : str
+    name
         One of :data:`MODELS`.
-    half : bool
+    half
         Whether floats are float16.
-    seed : int
+    seed
         Of weights and inputs.
     """
     torch.manual_seed(seed)

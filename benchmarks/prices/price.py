@@ -1,7 +1,5 @@
 """What the models of cost say of a group, as plain data."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

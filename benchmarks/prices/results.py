@@ -1,7 +1,5 @@
 """The record: each distinct group with its prices and its measured times, by target."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from collections.abc import Mapping, Sequence
@@ -93,11 +91,11 @@ def take(folder: Path, measured: Path, target: str = "") -> None:
 
     Parameters
     ----------
-    folder : Path
+    folder
         What :func:`~.build.build` has made.
-    measured : Path
+    measured
         What :mod:`.run` has written.
-    target : str
+    target
         The name in the record, such as one with a number of threads; by default the folder's.
     """
     index, found = json.loads((folder / INDEX).read_text()), json.loads(measured.read_text())

@@ -1,7 +1,5 @@
 """The page: errors of prices by template and form, the worst groups, regret by model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any

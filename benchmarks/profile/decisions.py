@@ -20,24 +20,14 @@ class Answer:
     """One question: the first alternative is fused (or computes again), the second is not.
 
     Of layouts the first is what the model chose, the second the same in another layout.
-
-    Attributes
-    ----------
-    title : str
-        Its operators.
-    measured, modelled : tuple of float
-        Microseconds of both alternatives.
-    alternatives : tuple
-        What to measure again.
-    is_layout : bool
-        Whether it is about layouts.
     """
 
-    title: str
+    title: str  # its operators
+    # Microseconds of both alternatives.
     measured: tuple[float, ...]
     modelled: tuple[float, ...]
-    alternatives: tuple[Alternative, ...]
-    is_layout: bool = False
+    alternatives: tuple[Alternative, ...]  # what to measure again
+    is_layout: bool = False  # whether it is about layouts
 
     @property
     def is_changed(self) -> bool:

@@ -11,8 +11,6 @@ The third step, where the GPU is, times both ways in turns; it may be left out, 
 shows that the answers changed no kernel.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

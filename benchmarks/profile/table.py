@@ -1,7 +1,5 @@
 """The table of measured decisions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ python -m benchmarks.qdq.run DIR        on the CPU that is measured
 python -m benchmarks.qdq RESULT.json
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

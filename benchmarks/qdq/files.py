@@ -1,7 +1,5 @@
 """The files: float models with drawn weights, and both quantizers' form of each."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 
@@ -49,7 +47,7 @@ def quantize(folder: Path, inputs: dict[str, np.ndarray]) -> None:
 
     import tvm_fusion.quantization
     from tvm_fusion.frontend.quiet import quiet_importer
-    from tvm_fusion.quantization.layer_errors import reader
+    from tvm_fusion.quantization.quantize import reader
 
     rng = np.random.default_rng(SEED)
     wanted = {one.name for one in onnx.load(folder / "float.onnx").graph.input}

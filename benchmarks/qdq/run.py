@@ -6,8 +6,6 @@ $OUT. A model that is in the folder is not made again. ``--at-once 4`` measures 
 side, on cores of their own.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -1,7 +1,5 @@
 """What was measured, for a reader: ``README.md``, and the record beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import geometric_mean

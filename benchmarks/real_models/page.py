@@ -1,7 +1,5 @@
 """The page of a record."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Of each ``in*.npz`` it writes ``out*.npz``. With ``--times MODEL`` it times the 
 ONNX Runtime, in turns, at the given number of threads; with ``--times`` alone, for a GPU, itself.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -59,7 +59,7 @@ def measure(name: str, importer: str) -> dict[str, Any]:
 
     Parameters
     ----------
-    name : str
+    name
         Of the zoo.
     importer : {"onnx", "export"}
         Way of the model into Relax.

@@ -1,7 +1,5 @@
 """How many operators of each kind the zoo's models have, by their architectures."""
 
-from __future__ import annotations
-
 #: Kinds and the operators that they are found as.
 OPERATORS = {
     "softmax": "relax.nn.softmax",

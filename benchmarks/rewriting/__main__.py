@@ -3,8 +3,6 @@
 Models that are not named, and parts that are left out, keep what the record has of them.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -25,11 +25,11 @@ def figures(mod: tvm.IRModule, way: Search, target: str = "cpu") -> dict[str, An
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         As the frontend leaves it.
     way : {"none", "greedy", "search"}
         How it is rewritten.
-    target : str
+    target
         As of :func:`tvm_fusion.device.parse`.
 
     Returns

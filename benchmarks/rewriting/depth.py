@@ -1,7 +1,5 @@
 """BERT with few and with many layers, as both importers bring it in."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

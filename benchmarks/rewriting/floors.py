@@ -1,7 +1,5 @@
 """What is asked of rewriting, and whether the record has it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,19 +12,12 @@ MODEL = "gpt2"
 
 @dataclass(frozen=True)
 class Floor:
-    """One thing that is asked.
+    """One thing that is asked."""
 
-    Attributes
-    ----------
-    asked, found : str
-        For the reader.
-    is_met : bool
-        Whether it is there.
-    """
-
+    # For the reader.
     asked: str
     found: str
-    is_met: bool
+    is_met: bool  # whether it is there
 
 
 def floors(record: dict[str, Any]) -> Iterator[Floor]:

@@ -1,7 +1,5 @@
 """Results and latency of one model under each way of rewriting, all in one process."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from functools import partial
@@ -30,9 +28,9 @@ def errors(
     ----------
     executables : dict of str to Executable
         By the way of rewriting, ``none`` among them.
-    name : str
+    name
         Of the model in the zoo.
-    seeds : sequence of int
+    seeds
         Inputs are drawn from each.
 
     Returns

@@ -14,9 +14,9 @@ def lines(series: Mapping[str, Sequence[tuple[float, float]]], x_title: str, y_t
 
     Parameters
     ----------
-    series : Mapping of str to sequence of (float, float)
+    series
         Points by the line's name.
-    x_title, y_title : str
+    x_title, y_title
         What the axes are.
 
     Returns

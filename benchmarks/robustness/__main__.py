@@ -1,7 +1,5 @@
 """Sweep models of many architectures: ``python -m benchmarks.robustness``. Needs ``zoo``."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """All models by name, ready to be exported."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -27,9 +25,9 @@ def build(name: str, seed: int = 0) -> tuple[Tensors, tuple[Tensor, ...]]:
 
     Parameters
     ----------
-    name : str
+    name
         One of :data:`NAMES`.
-    seed : int
+    seed
         Of torch's generator.
     """
     spec = _spec(name)

@@ -1,7 +1,5 @@
 """Comparison of results with eager PyTorch in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Parts of diffusion pipelines."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import diffusers

@@ -1,7 +1,5 @@
 """Encoders of text."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from .model import Spec, masked, pretrained, tokens

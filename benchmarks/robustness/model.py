@@ -36,7 +36,7 @@ class Tensors(nn.Module):
     ----------
     module : torch.nn.Module
         The model.
-    names : list of str
+    names
         Its arguments.
     """
 
@@ -52,21 +52,12 @@ class Tensors(nn.Module):
 
 @dataclass(frozen=True)
 class Spec:
-    """How a model is made.
+    """How a model is made."""
 
-    Attributes
-    ----------
-    build : callable
-        Returns the module and its inputs by name.
-    parts : tuple of str
-        Outputs to compare, by name; all of them when empty.
-    is_draft : bool
-        Whether ``torch.export.draft_export`` makes the program, as torch advises where a model
-        tests values: the program has the branch that the example inputs take.
-    """
-
-    build: Callable[[], Example]
-    parts: tuple[str, ...] = ()
+    build: Callable[[], Example]  # returns the module and its inputs by name
+    parts: tuple[str, ...] = ()  # outputs to compare, by name; all of them when empty
+    # Whether ``torch.export.draft_export`` makes the program, as torch advises where a model tests
+    # values: the program has the branch that the example inputs take.
     is_draft: bool = False
 
 
@@ -77,7 +68,7 @@ class Parts(nn.Module):
     ----------
     module : torch.nn.Module
         The model.
-    names : tuple of str
+    names
         Attributes of its output.
     """
 

@@ -1,7 +1,5 @@
 """Encoder-decoders of text."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A process a model, forked from one that has imported all: crashes and hangs are rows."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -14,11 +12,11 @@ def sweep(names: Iterable[str], cells: Sequence[str], limit: float) -> Iterator[
 
     Parameters
     ----------
-    names : iterable of str
+    names
         Of :data:`benchmarks.robustness.catalog.NAMES`.
-    cells : sequence of str
+    cells
         Such as ``cpu:fp32`` and ``stock``, in the order in which they are worked through.
-    limit : float
+    limit
         Seconds a cell; beyond, it is recorded as hanging.
 
     Yields
@@ -45,7 +43,7 @@ def rows_of(
     ----------
     context : multiprocessing.context.BaseContext
         Starts processes.
-    work : callable
+    work
         :func:`benchmarks.robustness.worker.work`.
     name, cells, limit
         See :func:`sweep`.

@@ -1,7 +1,5 @@
 """The page: correctness, robustness, compile time and speed beside stock TVM, model by model."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Models of images, alone and with text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

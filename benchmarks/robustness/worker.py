@@ -1,7 +1,5 @@
 """One model in a process of its own, which tells before and after each of its cells."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re
@@ -30,9 +28,9 @@ class Case:
 
     Parameters
     ----------
-    name : str
+    name
         One of :data:`benchmarks.robustness.catalog.NAMES`.
-    folder : str
+    folder
         For artifacts.
     """
 
@@ -97,9 +95,9 @@ def work(name: str, cells: Sequence[str], answers: Any) -> None:
 
     Parameters
     ----------
-    name : str
+    name
         The model.
-    cells : sequence of str
+    cells
         Targets with precisions, and ``stock``.
     answers : multiprocessing.connection.Connection
         Gets ``(cell, None)`` before a cell and ``(cell, row)`` after it.

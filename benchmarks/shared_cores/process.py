@@ -3,8 +3,6 @@
 ``python -m benchmarks.shared_cores.process`` is started by ``benchmarks.shared_cores``.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

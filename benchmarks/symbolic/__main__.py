@@ -1,7 +1,5 @@
 """The command line: time BERT at some lengths, write ``results`` and ``README.md``."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile

@@ -4,8 +4,6 @@ Writes ``results/MODEL.json``, or ``MODEL.MACHINE.json``, and ``README.md``. Wha
 the folder: the same command measures again, and more minutes are added to those that were spent.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

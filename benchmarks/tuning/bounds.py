@@ -12,8 +12,6 @@ Operations are those of the algorithm: products with padding do not count, expon
 Bytes are each input and each output once. What some kernel attains is what the others might.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

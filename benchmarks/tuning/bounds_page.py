@@ -1,7 +1,5 @@
 """The tables of what any tuning can gain at most, from ``bounds.json.xz``: see :mod:`.bounds`."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Engines of the harness that compile with what tuning has left in their folder."""
 
-from __future__ import annotations
-
 from benchmarks.harness.engines import Job, Prepared
 from benchmarks.harness.engines.tvm import host_target, ours, stock
 

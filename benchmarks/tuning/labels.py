@@ -1,7 +1,5 @@
 """Names of what is measured: folders, peers of the harness, keys of the results."""
 
-from __future__ import annotations
-
 import re
 
 

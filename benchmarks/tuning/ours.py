@@ -3,8 +3,6 @@
 Run as ``python -m benchmarks.tuning.ours MODEL RECORDS BUDGET``; prints JSON.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """The page of tuned models, from the files in ``results``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean

@@ -11,8 +11,6 @@ A step that is done is not done again, unless it failed: a run that was interrup
 the same command, and minutes are added to those that were spent.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -38,27 +36,13 @@ DATABASE = ("database_workload.json", "database_tuning_record.json")
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do for a model.
+    """What to do for a model."""
 
-    Attributes
-    ----------
-    name : str
-        Of the zoo.
-    folder : Path
-        Its own.
-    minutes : sequence of float
-        After how many of tuning it is measured.
-    trials : int
-        Of this package's tuner and of MetaSchedule, each; 0: neither.
-    threads : int
-        Of everything.
-    """
-
-    name: str
-    folder: Path
-    minutes: Sequence[float]
-    trials: int
-    threads: int
+    name: str  # of the zoo
+    folder: Path  # its own
+    minutes: Sequence[float]  # after how many of tuning it is measured
+    trials: int  # of this package's tuner and of MetaSchedule, each; 0: neither
+    threads: int  # of everything
 
     def run(self) -> dict[str, dict[str, Any]]:
         """Do what is not done; returns what all steps of the folder have said, by their labels."""

@@ -5,8 +5,6 @@ tree whose version fits the installed TVM; suites that fail to import with it ar
 pytest. ``--modules`` builds the modules that the tests import or compare by both instead.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Verdicts of the suites as a small record and a page."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any

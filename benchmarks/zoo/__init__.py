@@ -4,8 +4,6 @@ Twelve graphs from real exporters (and one of them with a symbolic length) are c
 their weights; nine more come with the onnx package. :func:`load` fills the weights in.
 """
 
-from __future__ import annotations
-
 import lzma
 import math
 from collections.abc import Mapping
@@ -33,7 +31,12 @@ def blank(name: str) -> onnx.ModelProto:
         return light.blank(name)
     if name not in names():
         raise KeyError(f"no model named {name!r} in the zoo; there are {', '.join(names())}")
-    return onnx.load_from_string(lzma.decompress((GRAPHS / f"{name}{SUFFIX}").read_bytes()))
+    model = onnx.load_from_string(lzma.decompress((GRAPHS / f"{name}{SUFFIX}").read_bytes()))
+    for tensor in model.graph.initializer:
+        if tensor.doc_string:
+            tensor.raw_data = weights.rotary(tensor.doc_string, tuple(tensor.dims)).tobytes()
+            tensor.ClearField("doc_string")
+    return model
 
 
 def load(name: str, seed: int = 0) -> onnx.ModelProto:
@@ -41,9 +44,9 @@ def load(name: str, seed: int = 0) -> onnx.ModelProto:
 
     Parameters
     ----------
-    name : str
+    name
         One of :func:`names`.
-    seed : int
+    seed
         Seeds the weights. Each tensor has a stream of its own, keyed by its name.
 
     Returns
@@ -79,11 +82,11 @@ def inputs(
 
     Parameters
     ----------
-    name : str
+    name
         One of :func:`names`.
-    seed : int
+    seed
         Seeds the values.
-    dims : mapping of str to int, optional
+    dims
         Extents of symbolic dimensions.
 
     Returns

@@ -1,7 +1,5 @@
 """A convolutional network of the zoo for several images at once: its graph is for one."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 from onnx import numpy_helper
@@ -16,9 +14,9 @@ def batched(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         Whose tensors have one image, in their first dimension.
-    batch : int
+    batch
         Images.
 
     Returns

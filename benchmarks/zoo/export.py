@@ -4,8 +4,6 @@ Needs the extra ``zoo``; the committed graphs come from torch 2.13, transformers
 0.42. Each model is exported twice, with different weights, which tells weights from constants.
 """
 
-from __future__ import annotations
-
 import argparse
 import lzma
 
@@ -24,9 +22,9 @@ def export(name: str, seed: int = 0) -> onnx.ModelProto:
 
     Parameters
     ----------
-    name : str
+    name
         One of :data:`torch_models.NAMES`.
-    seed : int
+    seed
         Seeds the weights.
 
     Returns

@@ -4,8 +4,6 @@ The package ships them with weights that are one constant value each (ConstantOf
 expected outputs are one constant value too and prove nothing.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx
@@ -30,7 +28,7 @@ def blank(name: str) -> onnx.ModelProto:
 
     Parameters
     ----------
-    name : str
+    name
         One of :data:`NAMES`.
 
     Returns

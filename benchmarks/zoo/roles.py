@@ -63,9 +63,9 @@ def recipes(graph: onnx.GraphProto, shapes: dict[str, tuple[int, ...]]) -> dict[
 
     Parameters
     ----------
-    graph : onnx.GraphProto
+    graph
         The graph, nodes in execution order.
-    shapes : dict of str to tuple of int
+    shapes
         Shapes of the tensors to draw, by name.
 
     Returns

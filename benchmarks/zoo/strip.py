@@ -1,12 +1,11 @@
 """Strip an exported graph down to what cannot be drawn or inferred again."""
 
-from __future__ import annotations
-
 from typing import Any
 
+import numpy as np
 import onnx
 
-from benchmarks.zoo import roles
+from benchmarks.zoo import roles, weights
 
 
 def strip(model: onnx.ModelProto, other: onnx.ModelProto) -> onnx.ModelProto:
@@ -14,11 +13,12 @@ def strip(model: onnx.ModelProto, other: onnx.ModelProto) -> onnx.ModelProto:
 
     An initializer that differs between two exports with different weights is a weight, or was
     folded from weights, and keeps its name, shape and dtype only. One that is the same is a
-    constant of the graph (positions, masks, rotary tables) and stays as it is.
+    constant of the graph (positions, masks) and stays as it is; of a rotary table only its function
+    is kept, as its note.
 
     Parameters
     ----------
-    model, other : onnx.ModelProto
+    model, other
         Two exports of one model that differ in their weights alone. ``model`` is changed.
 
     Returns
@@ -42,6 +42,7 @@ def strip(model: onnx.ModelProto, other: onnx.ModelProto) -> onnx.ModelProto:
     for tensor in model.graph.initializer:
         twin = twins[tensor.name]
         if tensor.raw_data == twin.raw_data:
+            _note_rotary(tensor)
             continue
         if tensor.data_type != onnx.TensorProto.FLOAT or tensor.dims != twin.dims:
             raise ValueError(f"the initializer {tensor.name} is no float32 weight")
@@ -50,6 +51,16 @@ def strip(model: onnx.ModelProto, other: onnx.ModelProto) -> onnx.ModelProto:
     del model.graph.value_info[:]
     roles.recipes(model.graph, shapes)
     return model
+
+
+def _note_rotary(tensor: onnx.TensorProto) -> None:
+    if tensor.data_type != onnx.TensorProto.FLOAT or len(tensor.dims) < 2 or tensor.dims[-1] % 2:
+        return
+    values = onnx.numpy_helper.to_array(tensor)
+    for function in ("cos", "sin"):
+        if np.allclose(values, weights.rotary(function, values.shape), rtol=0, atol=1e-5):
+            tensor.ClearField("raw_data")
+            tensor.doc_string = function
 
 
 def _clear_notes(message: Any) -> None:

@@ -20,23 +20,13 @@ Build = Callable[[], tuple[nn.Module, dict[str, Tensor]]]
 
 @dataclass(frozen=True)
 class TorchModel:
-    """A module with what an exporter needs to know.
+    """A module with what an exporter needs to know."""
 
-    Attributes
-    ----------
-    module : torch.nn.Module
-        In evaluation mode; returns one tensor, wrapped in the library's output class.
-    inputs : dict of str to torch.Tensor
-        Example keyword arguments, batch 1.
-    output : str
-        Name of the output.
-    dynamic_shapes : dict of str to dict of int to str, optional
-        Names of the symbolic dimensions per input, in the format of ``torch.onnx.export``.
-    """
-
+    # In evaluation mode; returns one tensor, wrapped in the library's output class.
     module: nn.Module
-    inputs: dict[str, Tensor]
-    output: str
+    inputs: dict[str, Tensor]  # example keyword arguments, batch 1
+    output: str  # name of the output
+    # Names of the symbolic dimensions per input, in the format of ``torch.onnx.export``.
     dynamic_shapes: dict[str, dict[int, str]] | None = None
 
 
@@ -148,9 +138,9 @@ def build(name: str, seed: int = 0) -> TorchModel:
 
     Parameters
     ----------
-    name : str
+    name
         One of :data:`NAMES`.
-    seed : int
+    seed
         Seeds torch's generator, and so weights and inputs.
 
     Returns

@@ -1,6 +1,4 @@
-"""Seeded weights: distributions, and how a tensor is drawn from one."""
-
-from __future__ import annotations
+"""Seeded weights: distributions, and how a tensor is drawn from one; rotary tables."""
 
 import hashlib
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ class Recipe:
     ----------
     kind : {"weight", "scale", "bias", "mean", "variance", "table"}
         The tensor's role.
-    center, spread : float
+    center, spread
         Mean and standard deviation; for a variance, the middle and half the width of the interval.
     """
 
@@ -41,13 +39,13 @@ def draw(name: str, shape: tuple[int, ...], recipe: Recipe, seed: int) -> np.nda
 
     Parameters
     ----------
-    name : str
+    name
         The initializer's name.
-    shape : tuple of int
+    shape
         Its shape.
-    recipe : Recipe
+    recipe
         Its distribution.
-    seed : int
+    seed
         The model's seed.
 
     Returns
@@ -64,3 +62,11 @@ def draw(name: str, shape: tuple[int, ...], recipe: Recipe, seed: int) -> np.nda
     values *= np.float32(recipe.spread)
     values += np.float32(recipe.center)
     return values
+
+
+def rotary(function: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Compute the ``cos`` or ``sin`` of rotary embedding, by position and half of a head twice."""
+    *_, rows, width = shape
+    frequencies = np.float32(1e4) ** (-np.arange(0, width, 2, dtype=np.float32) / width)
+    angles = np.outer(np.arange(rows, dtype=np.float32), frequencies)
+    return np.asarray(getattr(np, function)(np.hstack([angles, angles])).reshape(shape), "<f4")

@@ -4,8 +4,6 @@
 the package's source, ``copies`` from the tutorials, the benchmarks' pages and the changelog.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

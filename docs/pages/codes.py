@@ -5,8 +5,6 @@ A verdict is made where its values are known, so its sentence stands there: in a
 names are shown as "…".
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import itertools

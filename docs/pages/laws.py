@@ -1,7 +1,5 @@
 """The page of all laws and recomposition patterns with their equations, from their tables."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator

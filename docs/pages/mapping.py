@@ -1,7 +1,5 @@
 """The mapping table, from the code that decides by it."""
 
-from __future__ import annotations
-
 from tvm_fusion.ecg.mapping_types.table import MappingType, Relation, combine
 
 _WORDS = {Relation.THROUGH: "fused", Relation.DEPEND: "depends", Relation.BREAK: "not fused"}

@@ -1,7 +1,5 @@
 """The page of the passes of ``tvm_fusion.transform``, in the order of the pipeline."""
 
-from __future__ import annotations
-
 import inspect
 
 from tvm_fusion import transform

@@ -1,7 +1,5 @@
 """Arrays are read, and types checked, as apache-tvm-ffi does."""
 
-from __future__ import annotations
-
 import abc
 
 import pytest

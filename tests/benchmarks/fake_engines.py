@@ -1,7 +1,5 @@
 """Engines small enough to know what must be said about them; each doubles its input."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

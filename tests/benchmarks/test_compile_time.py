@@ -1,7 +1,5 @@
 """The table of compile time is that of its JSON, and samples add up."""
 
-from __future__ import annotations
-
 import time
 
 from benchmarks.compile_time.__main__ import HERE, render

@@ -1,7 +1,5 @@
 """The record of kernels and bytes, and the table generated from it."""
 
-from __future__ import annotations
-
 import copy
 import json
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu_models import table, weights
-from tvm_fusion.deploy.runtime import manifest
+from tvm_fusion.deploy.runtime.artifact import manifest
 from tvm_fusion.errors import UserError
 
 KERNELS = [["gemm", 0.0, 3.0], ["norm", 1.5, 2.5], ["gemm", 4.5, 3.0]]
@@ -42,7 +42,7 @@ def test_weights_are_the_same_bits_again_and_have_their_roles():
 
 def artifact(folder, arrays):
     """An artifact with weights and without kernels."""
-    from tvm_fusion.deploy.runtime import weights_file
+    from tvm_fusion.deploy.runtime.artifact import weights_file
 
     folder.mkdir()
     (folder / manifest.LIBRARY).write_bytes(b"")

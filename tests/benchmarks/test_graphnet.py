@@ -1,7 +1,5 @@
 """Graphs of GraphNet: how a sample is read and drawn, which are drawn, the page, one end to end."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("torch")

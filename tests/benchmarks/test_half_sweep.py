@@ -1,7 +1,5 @@
 """The sweep of half types: its magnitudes, bounds and page, and a fixed subset of its cases."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """ONNX's own cases: the comparison, the stored record, and a part of the cases judged anew."""
 
-from __future__ import annotations
-
 import os
 import random
 

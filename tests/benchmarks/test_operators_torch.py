@@ -1,7 +1,5 @@
 """PyTorch's operator samples: no wrong result, no crash, no hang; the record and its page."""
 
-from __future__ import annotations
-
 import os
 import random
 

@@ -1,7 +1,5 @@
 """The tables of what recomposition finds."""
 
-from __future__ import annotations
-
 from benchmarks import zoo
 from benchmarks.recompose import __main__ as command_line
 from benchmarks.recompose.expected import DECIDED, EXPECTED, OPERATORS

@@ -1,7 +1,5 @@
 """Tiny models of many architectures: what becomes of crashes, the page, and a sample of them."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

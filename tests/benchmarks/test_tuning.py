@@ -1,7 +1,5 @@
 """Tuned models: steps are done once, the page is that of its records, gaps stay empty."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

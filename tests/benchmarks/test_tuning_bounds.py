@@ -1,7 +1,5 @@
 """Bounds of kernels: the operations of a convolution are without its padding, whatever fuses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from relax_modules import main_module

@@ -15,7 +15,8 @@ from onnx import TensorProto as T
 from tiny_models import dense, dense_data, onnx_model
 
 from tvm_fusion.cli.dispatch import COMMANDS, DEFECT, dispatch
-from tvm_fusion.deploy.runtime import load, manifest
+from tvm_fusion.deploy.runtime import load
+from tvm_fusion.deploy.runtime.artifact import manifest
 
 
 def not_onnx(place, _whole):

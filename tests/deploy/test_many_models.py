@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tvm_fusion.deploy.runtime.weights_file import mapped
+from tvm_fusion.deploy.runtime.artifact.weights_file import mapped
 
 SCRIPT = Path(__file__).with_name("many_models.py")
 COUNT, FIRST = 60, 10  # the first fill caches that have bounds
@@ -70,7 +70,7 @@ def test_an_empty_file_is_an_empty_array(tmp_path):
 
 
 def test_what_cannot_be_mapped_is_an_error(tmp_path, monkeypatch):
-    from tvm_fusion.deploy.runtime import weights_file as mapped_file
+    from tvm_fusion.deploy.runtime.artifact import weights_file as mapped_file
 
     path = tmp_path / "data"
     path.write_bytes(b"x")

@@ -1,7 +1,5 @@
 """Chunks of 16 bytes of shared memory, which TMA writes and wgmma reads at times of their own."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from .memory import CHUNK, EmulationError

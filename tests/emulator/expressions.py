@@ -1,14 +1,12 @@
 """Expressions of lowered TIR as functions of a machine: ``[thread, lane]`` or scalars."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 from tvm import ir, tirx
 
 from tvm_fusion.core.tir.expressions import call_name
-from tvm_fusion.lower.narrow_lanes import SHUFFLES
+from tvm_fusion.lower.thread_values import SHUFFLES
 
 from . import instructions, wave_products
 from .memory import EmulationError

@@ -1,7 +1,5 @@
 """PTX of Hopper's warp-specialized kernels, told by its text: mbarriers, TMA, wgmma."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

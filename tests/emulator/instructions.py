@@ -1,14 +1,12 @@
 """PTX that kernels use, told by the text of the device function around it, whatever its name is."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re
 
 import numpy as np
 
-from tvm_fusion.schedule.gpu.warp import FULL_MASK
+from tvm_fusion.schedule.gpu.threads.warp import FULL_MASK
 from tvm_fusion.schedule.math.half_math import PREFIX
 
 from . import hopper, moves

@@ -1,7 +1,5 @@
 """Run scheduled kernels as a GPU would: lowered for it, by all threads, on a CPU."""
 
-from __future__ import annotations
-
 import importlib
 from functools import lru_cache
 
@@ -11,9 +9,8 @@ from tvm import ir, tirx
 
 from tvm_fusion.core.tir.expressions import call_name
 from tvm_fusion.core.tir.loops import find
-from tvm_fusion.lower.narrow_lanes import NarrowLanes
-from tvm_fusion.lower.reduction_results import PrivateReductionResults
-from tvm_fusion.schedule.gpu.streaming import STORED
+from tvm_fusion.lower.thread_values import NarrowLanes, PrivateReductionResults
+from tvm_fusion.schedule.gpu.memory.streaming import STORED
 
 from .expressions import Expressions
 from .hopper import USED

@@ -1,7 +1,5 @@
 """Threads of several blocks in lockstep, and what orders them: barriers and waits for copies."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 
 import numpy as np

@@ -2,8 +2,8 @@
 
 from tvm import tirx
 
-from tvm_fusion.schedule.gpu import mbarrier
-from tvm_fusion.schedule.gpu.pipeline import Barriers, Ring, RingPosition
+from tvm_fusion.schedule.gpu.memory import mbarrier
+from tvm_fusion.schedule.gpu.memory.pipeline import Barriers, Ring, RingPosition
 
 
 def no_wait_for_empty(monkeypatch):

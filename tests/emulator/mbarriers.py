@@ -5,8 +5,6 @@ come. An arrival joins the thread's clock into that of the phase; a wait joins t
 phase that it is sure to have waited for into the thread's, whatever the timing.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from .chunks import Chunks

@@ -1,7 +1,5 @@
 """Memory of emulated threads: registers, and shared or global memory that watches for races."""
 
-from __future__ import annotations
-
 from copy import copy
 
 import numpy as np

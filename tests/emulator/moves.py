@@ -1,7 +1,5 @@
 """Device functions of FlashAttention: moves by address, and products of warpgroups as a whole."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Plant mistakes in kernels, which the emulator must find."""
 
-from __future__ import annotations
-
 import re
 
 import emulator.launch

@@ -1,7 +1,5 @@
 """Roles of warp-specialized kernels: branches that wait for one another, run in turns."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Types of numbers: by their names in TIR and in PTX, and what tensor cores make of them."""
 
-from __future__ import annotations
-
 import functools
 
 import ml_dtypes

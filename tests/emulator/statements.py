@@ -1,13 +1,11 @@
 """Statements of lowered TIR as functions of a machine."""
 
-from __future__ import annotations
-
 import numpy as np
 from tvm import ir, tirx
 
 from tvm_fusion.core.tir.expressions import call_name
 from tvm_fusion.core.tir.loops import find
-from tvm_fusion.schedule.gpu import lds
+from tvm_fusion.schedule.gpu.memory import lds
 
 from .expressions import Expressions, lanes_of
 from .hopper import WAITS

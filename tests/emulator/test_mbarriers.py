@@ -11,9 +11,9 @@ from tvm import tirx
 from tvm_fusion._tvm.ir.buffer import declare
 from tvm_fusion.core.tir.expressions import load
 from tvm_fusion.core.tir.loops import block, index, local, loop, sequence, threads, when
-from tvm_fusion.schedule.gpu import mbarrier, tma
-from tvm_fusion.schedule.gpu.cp_async import warp_sync
-from tvm_fusion.schedule.gpu.shared_tiles import (
+from tvm_fusion.schedule.gpu.memory import mbarrier, tma
+from tvm_fusion.schedule.gpu.memory.cp_async import warp_sync
+from tvm_fusion.schedule.gpu.memory.shared_tiles import (
     block_barrier,
     load_shared,
     store_shared,

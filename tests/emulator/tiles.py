@@ -50,7 +50,7 @@ class Tiles:
 
     Parameters
     ----------
-    folder : Path
+    folder
         For the interpreter's library.
     """
 

@@ -1,7 +1,5 @@
 """Tensor maps and copies of boxes by the Tensor Memory Accelerator."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,21 +13,11 @@ SWIZZLE_128B = 3
 
 @dataclass(frozen=True)
 class TensorMap:
-    """What the host encoded: a view of an array of numbers, and the extents of a box.
+    """What the host encoded: a view of an array of numbers, and the extents of a box."""
 
-    Attributes
-    ----------
-    view : array
-        Innermost dimension last.
-    box : tuple of int
-        As long: how many elements.
-    steps : tuple of int
-        As long: from one of them to the next; empty: 1.
-    """
-
-    view: np.ndarray
-    box: tuple[int, ...]
-    steps: tuple[int, ...] = ()
+    view: np.ndarray  # innermost dimension last
+    box: tuple[int, ...]  # as long: how many elements
+    steps: tuple[int, ...] = ()  # as long: from one of them to the next; empty: 1
 
     @classmethod
     def encoded(cls, array, offset, numbers, attributes):

@@ -4,8 +4,6 @@ Which lane and which of its registers hold an element is written here as the gui
 the table of the package that says the same from the other end.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

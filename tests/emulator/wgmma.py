@@ -1,7 +1,5 @@
 """Products of warpgroups (wgmma): operands in shared memory, accumulators in registers."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from .memory import CHUNK, EmulationError, Registers

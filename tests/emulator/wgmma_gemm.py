@@ -9,8 +9,6 @@ block: threads of a producer warpgroup, then of ``consumers``
                    wait(0); arrive on empty of the last stage; store 64 rows of accumulators
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import tvm
@@ -20,8 +18,9 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm_fusion._tvm.ir.buffer import declare
 from tvm_fusion.core.tir.expressions import load
 from tvm_fusion.core.tir.loops import block, index, local, loop, sequence, threads, when
-from tvm_fusion.schedule.gpu import mbarrier, tma, wgmma
-from tvm_fusion.schedule.gpu.shared_tiles import block_barrier, touch
+from tvm_fusion.schedule.gpu.matrix import wgmma
+from tvm_fusion.schedule.gpu.memory import mbarrier, tma
+from tvm_fusion.schedule.gpu.memory.shared_tiles import block_barrier, touch
 
 NOTHING = tirx.Evaluate(0)
 UNIFORM = """
@@ -37,13 +36,7 @@ def uniform(value):
 
 @dataclass(frozen=True)
 class Gemm:
-    """C[m, n] = A[m, k] @ B; B is [n, k] or, of half types, [k, n].
-
-    Attributes
-    ----------
-    mistake : str
-        What is wrong, of the names in the methods; empty for nothing.
-    """
+    """C[m, n] = A[m, k] @ B; B is [n, k] or, of half types, [k, n]."""
 
     m: int
     n: int
@@ -54,7 +47,7 @@ class Gemm:
     stages: int = 3
     consumers: int = 2
     blocks: int = 2
-    mistake: str = ""
+    mistake: str = ""  # what is wrong, of the names in the methods; empty for nothing
 
     @property
     def block_k(self):

@@ -1,7 +1,5 @@
 """Several models as functions of one module."""
 
-from __future__ import annotations
-
 import cache_models
 import numpy as np
 import onnx

@@ -1,7 +1,5 @@
 """Real exported graphs through the whole frontend: what must be gone, and what must be found."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Refusals of the templates of convolutions, columns, long rows and grouped products."""
 
-from __future__ import annotations
-
 import numpy as np
 from group_kernels import tensor
 from refusal_case import Case

@@ -1,7 +1,5 @@
 """Random Relax functions over a few operators, for properties of the planner."""
 
-from __future__ import annotations
-
 import tvm
 from hypothesis import strategies as st
 from tvm import relax

@@ -1,7 +1,5 @@
 """A group that a template refuses, with the code and the words of the answer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 

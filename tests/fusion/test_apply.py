@@ -13,10 +13,9 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 from tvm_fusion.ecg.graph import Graph
-from tvm_fusion.fusion.apply import emission_order
 from tvm_fusion.fusion.claims import ClaimBook
 from tvm_fusion.fusion.cost import CostModel
-from tvm_fusion.fusion.fuse import apply_plans
+from tvm_fusion.fusion.fuse import apply_plans, emission_order
 from tvm_fusion.fusion.planning.plan import Plan, plan
 from tvm_fusion.program.group import Group
 

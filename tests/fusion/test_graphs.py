@@ -1,7 +1,5 @@
 """Small graphs that stock TVM leaves in several kernels become one, at several sizes."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.fusion.case import compile_case, errors, runnable

@@ -3,8 +3,6 @@
 A kernel is one loop nest over full tensors on the CPU and one launch on CUDA.
 """
 
-from __future__ import annotations
-
 import pytest
 import tvm
 from tvm import relax, tirx

@@ -10,9 +10,9 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from tvm_fusion.core.contract.template import Refusal, Template
-from tvm_fusion.fusion.apply import emission_order
 from tvm_fusion.fusion.claims import ClaimBook
 from tvm_fusion.fusion.cost import CostModel, Estimate
+from tvm_fusion.fusion.fuse import emission_order
 from tvm_fusion.fusion.planning.partition import Block, Partition
 from tvm_fusion.fusion.planning.plan import plan
 from tvm_fusion.fusion.planning.recompute import recompute

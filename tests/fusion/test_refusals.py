@@ -1,7 +1,5 @@
 """Every refusal code: a graph that provokes it, and the sentence that comes out."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import replace
 from pathlib import Path

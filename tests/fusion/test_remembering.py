@@ -1,7 +1,5 @@
 """What rewriting learned of groups, planning knows."""
 
-from __future__ import annotations
-
 import numpy as np
 import tvm
 from relax_modules import main_module

@@ -4,8 +4,6 @@ On a GPU; what they are on a CPU is counted where these models are compiled for 
 ``tests/test_zoo_models.py``.
 """
 
-from __future__ import annotations
-
 import pytest
 import tvm
 

@@ -1,7 +1,5 @@
 """Templates with rules of one line, to plan with."""
 
-from __future__ import annotations
-
 import tvm
 from tvm import relax
 

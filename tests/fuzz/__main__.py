@@ -1,7 +1,5 @@
 """Long runs: ``python -m tests.fuzz --graphs 1000 --seed 0 --jobs 2 --json report.json``."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """One graph through every stage, compiled, run and compared."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import time
@@ -23,16 +21,10 @@ SWALLOWED = "numbers in the place of NaN or infinity: "
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong.
+    """What went wrong."""
 
-    Attributes
-    ----------
-    kind : str
-        The stage that failed or left the module malformed, or claim_broken, build, run,
-        result, swallowed (a number where the graph has NaN or infinity), mutated input.
-    sentence : str
-    """
-
+    # The stage that failed or left the module malformed, or claim_broken, build, run, result,
+    # swallowed (a number where the graph has NaN or infinity), mutated input.
     kind: str
     sentence: str
 

@@ -1,7 +1,5 @@
 """Dimensions of generated graphs: integers, or ``factor * (product of symbols) + offset``."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

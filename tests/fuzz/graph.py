@@ -17,23 +17,12 @@ from .operators import OPERATORS
 
 @dataclass(frozen=True)
 class Leaf:
-    """A parameter or a constant.
+    """A parameter or a constant."""
 
-    Attributes
-    ----------
-    value : int
-        The number of the value.
-    shape : tuple of Extent
-    dtype : str
-    data : tuple of numpy.ndarray
-        One array per instantiation; a constant has one alone.
-    constant : bool
-    """
-
-    value: int
+    value: int  # the number of the value
     shape: tuple[Extent, ...]
     dtype: str
-    data: tuple[np.ndarray, ...]
+    data: tuple[np.ndarray, ...]  # one array per instantiation; a constant has one alone
     constant: bool = False
 
     def at(self, instantiation: int) -> np.ndarray:

@@ -1,7 +1,5 @@
 """Bugs planted in a copy of the passes: what the fuzzer must find."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,25 +14,14 @@ PACKAGE = Path(tvm_fusion.__file__).parent
 
 @dataclass(frozen=True)
 class Bug:
-    """One textual change of one file.
+    """One textual change of one file."""
 
-    Attributes
-    ----------
-    name : str
-        What is wrong then.
-    file : str
-        Relative to the package.
-    old, new : str
-        ``old`` occurs exactly once in the file.
-    seeds : tuple of int
-        Graphs that find it; all of them are right without the bug.
-    """
-
-    name: str
-    file: str
+    name: str  # what is wrong then
+    file: str  # relative to the package
+    # ``old`` occurs exactly once in the file.
     old: str
     new: str
-    seeds: tuple[int, ...] = ()
+    seeds: tuple[int, ...] = ()  # graphs that find it; all of them are right without the bug
 
     def occurrences(self) -> int:
         """Count how often ``old`` stands in the file."""

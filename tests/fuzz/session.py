@@ -103,18 +103,18 @@ def run(
 
     Parameters
     ----------
-    seeds : sequence of int
-    target : str
+    seeds
+    target
         A target of the project, such as ``cpu``.
-    jobs : int
+    jobs
         Worker processes.
-    shrinking : bool
+    shrinking
         Whether failing graphs are made small.
-    stop_at : int, optional
+    stop_at
         The number of failures after which no further graph is started.
-    path : sequence of str
+    path
         Folders that the workers look for modules in before all others.
-    log : callable
+    log
         Is given a line for each failure.
 
     Returns

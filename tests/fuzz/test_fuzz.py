@@ -68,7 +68,7 @@ def test_what_wide_graphs_draw():
 
 @pytest.mark.slow
 def test_compilers_below_us():
-    """LLVM searched for ever (``lower.nan``); an extent of 0 (``lower.empty_loops``)."""
+    """LLVM searched for ever (``lower.float_math``); an extent of 0 (``lower.cleanup``)."""
     assert not failures([1300261, 1100431, 1301061])
 
 

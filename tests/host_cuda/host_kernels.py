@@ -5,8 +5,6 @@ beyond the width, casts of floats that do not fit. So do accesses beside tensors
 pages that nobody may touch.
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 import subprocess

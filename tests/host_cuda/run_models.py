@@ -5,8 +5,6 @@ list of inputs by name; becomes a pickle of the list of outputs by name, for eac
 its own, because the stand-ins for CUDA must be loaded before TVM. Prints the case that it begins.
 """
 
-from __future__ import annotations
-
 import ctypes
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """CUDA C of integer kernels, run on the host: what C leaves undefined, and foreign memory, show."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 import subprocess

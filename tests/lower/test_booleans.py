@@ -6,7 +6,7 @@ from tvm.ir.transform import Sequential
 from tvm.script import tirx as T
 
 from tvm_fusion.device import parse
-from tvm_fusion.lower.booleans import BytesForBooleans
+from tvm_fusion.lower.narrow_types import BytesForBooleans
 
 
 @T.prim_func(s_tir=True)

@@ -7,7 +7,7 @@ from tvm.ir.transform import PassContext
 from tvm.script import tirx as T
 
 from tvm_fusion.device import parse
-from tvm_fusion.lower.cse import OPTION, without_cse
+from tvm_fusion.lower.expressions import OPTION, without_cse
 
 TARGET = parse("cuda:sm_90a").tvm_target()
 

@@ -7,7 +7,7 @@ from tvm.script import tirx as T
 
 import tvm_fusion
 from tvm_fusion.device import parse
-from tvm_fusion.lower.divisors import DivideByNoZeroExtent, DivideByPositive
+from tvm_fusion.lower.integers import DivideByNoZeroExtent, DivideByPositive
 
 
 @T.prim_func(s_tir=True)

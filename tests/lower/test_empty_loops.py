@@ -7,7 +7,7 @@ from tvm.script import tirx as T
 
 from tvm_fusion._tvm.ir.structural import structural_walk
 from tvm_fusion.device import parse
-from tvm_fusion.lower.empty_loops import DropEmptyLoops
+from tvm_fusion.lower.cleanup import DropEmptyLoops
 from tvm_fusion.pipeline import tir_pipeline
 
 

@@ -7,7 +7,7 @@ from tvm.ir.transform import Sequential
 from tvm.script import tirx as T
 
 from tvm_fusion.device import parse
-from tvm_fusion.lower.hyperbolic import HyperbolicByExponentials
+from tvm_fusion.lower.float_math import HyperbolicByExponentials
 
 
 @T.prim_func(s_tir=True)

@@ -6,7 +6,7 @@ from relax_modules import main_module
 from tvm import ir, relax, s_tir, tirx
 
 from tvm_fusion.core.tir.loops import find
-from tvm_fusion.lower.names import ValidNames
+from tvm_fusion.lower.cleanup import ValidNames
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from tvm.script import tirx as T
 
 from tvm_fusion import transform
 from tvm_fusion.device import parse
-from tvm_fusion.lower.nan import KeepNaNTests, PassNaNOn
+from tvm_fusion.lower.float_math import KeepNaNTests, PassNaNOn
 
 pytestmark = pytest.mark.slow_beyond(2)
 

@@ -7,7 +7,7 @@ import tvm
 from tvm.script import tirx as T
 
 from tvm_fusion.device import parse
-from tvm_fusion.lower.parallel_trips import ParallelTrips
+from tvm_fusion.lower.cpu import ParallelTrips
 from tvm_fusion.pipeline import tir_pipeline  # noqa: F401  (registers the pipeline)
 
 BODY = ctypes.c_void_p

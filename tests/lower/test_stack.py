@@ -9,7 +9,7 @@ from tvm.script import tirx as T
 
 from tvm_fusion.deploy.toolchain import toolchain
 from tvm_fusion.device import parse
-from tvm_fusion.lower import stack
+from tvm_fusion.lower import cpu
 from tvm_fusion.pipeline import relax_pipeline
 
 TARGET = parse("cpu").tvm_target()
@@ -40,7 +40,7 @@ def test_a_buffer_of_one_thread_is_on_the_stack():
 
 
 def test_tvm_takes_it_from_a_pool():
-    """When this fails, `lower.stack` can go."""
+    """When this fails, `lower.cpu` can go."""
     assert "TVMBackendAllocWorkspace" in source("s_tir")
 
 
@@ -62,5 +62,5 @@ def test_a_launcher_allocates_on_the_device():
 
 
 def test_a_large_one_is_not(monkeypatch):
-    monkeypatch.setattr(stack, "MOST_BYTES", 2000)
+    monkeypatch.setattr(cpu, "MOST_BYTES", 2000)
     assert "TVMBackendAllocWorkspace" in source("tvm_fusion")

@@ -10,7 +10,7 @@ from tiny_models import onnx_model
 import tvm_fusion
 from tvm_fusion.cli import main
 from tvm_fusion.config import STORED, FusionConfig
-from tvm_fusion.deploy.runtime import manifest
+from tvm_fusion.deploy.runtime.artifact import manifest
 from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend import import_model

@@ -1,7 +1,5 @@
 """Language models of transformers in sessions: logits and greedy tokens are those of PyTorch."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The normal form of groups: right, of the expected shape, and as aligned as it says."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from programs import CASES, Case, by_elements, check_rows, compiled, group_of, run

@@ -1,7 +1,5 @@
 """Which TensorIR is a map or a reduction, and which is refused and why."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from programs import check_rows, run

@@ -1,7 +1,5 @@
 """Templates with a planted fault, and a model whose groups two of them claim."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

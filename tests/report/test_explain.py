@@ -22,7 +22,7 @@ from tvm.script import relax as R
 import tvm_fusion
 from tvm_fusion import DimRange, FusionConfig, UserError
 from tvm_fusion.deploy.count import count_stock
-from tvm_fusion.deploy.runtime import manifest
+from tvm_fusion.deploy.runtime.artifact import manifest
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.mapping_types.table import MappingType, Relation, combine
 from tvm_fusion.report.explain import Explanation

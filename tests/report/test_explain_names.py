@@ -8,7 +8,7 @@ from onnx import helper
 import tvm_fusion
 from tvm_fusion import UserError
 from tvm_fusion.report.explain import Explanation, Member
-from tvm_fusion.report.explain.named import named, nearest
+from tvm_fusion.report.explain.result import named, nearest
 
 
 def member(variable, *names, tensors=(), operator="relax.nn.conv2d", title="conv2d"):

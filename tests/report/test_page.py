@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import lzma
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from tvm_fusion.deploy.runtime.profile.result import KernelTime, Profile, Rates
 from tvm_fusion.ecg.mapping_types.table import MappingType
 from tvm_fusion.report import page
 from tvm_fusion.report.explain import explained
-from tvm_fusion.report.page import generated
+from tvm_fusion.report.page import kernels
 from tvm_fusion.report.page.document import check_writable, document, write
 from tvm_fusion.report.page.explanation import explanation_content
 from tvm_fusion.report.page.profile import profile_content, read_profile
@@ -79,7 +80,7 @@ def test_each_group_has_its_kernels(content):
 @pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize("name", sorted(CASES, key="match_cast".__ne__))
 def test_every_construct_of_relax(name, monkeypatch):
-    monkeypatch.setattr(generated, "LANGUAGES", {})  # saves time
+    monkeypatch.setattr(kernels, "LANGUAGES", {})  # saves time
     found = explained(CASES[name][0], stock=False)
     content = Page(document(explanation_content(found))).content
     assert content["imported"]["nodes"]
@@ -104,7 +105,7 @@ def test_code_that_cannot_be_generated_is_told(monkeypatch):
     def fail(*_):
         raise RuntimeError("no such intrinsic")
 
-    monkeypatch.setattr(generated, "codegen_build", fail)
+    monkeypatch.setattr(kernels, "codegen_build", fail)
     found = explained(page_parts.two_products(), "cuda:sm_90a", stock=False)
     texts = next(iter(explanation_content(found)["kernels"].values()))
     assert texts["CUDA"] == "(no code: RuntimeError: no such intrinsic)"
@@ -156,7 +157,7 @@ def profile_of(*rows):
 
 
 def test_measured_times_go_to_the_groups_of_the_kernels(found, content, monkeypatch):
-    monkeypatch.setattr(generated, "LANGUAGES", {})  # saves time
+    monkeypatch.setattr(kernels, "LANGUAGES", {})  # saves time
     first, second = (tuple(group["kernels"]) for group in content["groups"])
     profile = profile_of((second, 5.0), (first, 3.0), (("another",), 7.0))
     measured = explanation_content(found, profile)
@@ -245,7 +246,7 @@ def test_names_are_data(content, name, tmp_path):
 def test_dagre_is_as_published_with_its_licence():
     assets = Path(page.__file__).parent / "assets"
     assert "Permission is hereby granted, free of charge" in (assets / "dagre.LICENSE").read_text()
-    assert "</script" not in (assets / "dagre.min.js").read_text()
+    assert b"</script" not in lzma.decompress((assets / "dagre.min.js.xz").read_bytes())
 
 
 @pytest.mark.parametrize("path", ["missing/page.html", "."])

@@ -1,14 +1,12 @@
 """Whether the nodes of an e-graph's classes are equal, in numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tests.rewrite.term_numerics import LIMIT, SLACK, apply, deviations, exactly, finite, run, wide
-from tvm_fusion.rewrite.egraph.eclass_analysis import Node
-from tvm_fusion.rewrite.egraph.egraph import EGraph
+from tvm_fusion.rewrite.egraph.analysis import Node
+from tvm_fusion.rewrite.egraph.graph import EGraph
 from tvm_fusion.rewrite.egraph.head import Head
 from tvm_fusion.rewrite.egraph.terms import Term, subterms
 

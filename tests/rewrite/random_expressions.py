@@ -1,7 +1,5 @@
 """Random expressions over small tensors of odd shapes, with the operators that laws know."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -54,18 +52,10 @@ class Tensor:
 
 @dataclass(eq=False)
 class Sample:
-    """A random region.
+    """A random region."""
 
-    Attributes
-    ----------
-    region : Region
-        Of all its operators.
-    seed : int
-        Of the values of its leaves.
-    """
-
-    region: Region
-    seed: int
+    region: Region  # of all its operators
+    seed: int  # of the values of its leaves
 
     def given(self, heads: Heads) -> dict[Head, np.ndarray]:
         """Draw values of the leaves; zeros, denormals and large ones are among them."""

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from tests.rewrite.graph_numerics import unequal_nodes
 from tests.rewrite.random_expressions import samples
 from tests.rewrite.term_numerics import worst_error
-from tvm_fusion.rewrite.egraph.egraph import EGraph
 from tvm_fusion.rewrite.egraph.extract import extract
+from tvm_fusion.rewrite.egraph.graph import EGraph
 from tvm_fusion.rewrite.egraph.head import Heads
 from tvm_fusion.rewrite.egraph.saturate import Limits, saturate
 from tvm_fusion.rewrite.laws import allowed

@@ -7,9 +7,9 @@ import tvm
 from tests.rewrite.suite import EXPRESSIONS, whole
 from tests.rewrite.term_numerics import exactly, run, wide, worst_error
 from tvm_fusion.device import parse
-from tvm_fusion.rewrite.egraph.egraph import EGraph
 from tvm_fusion.rewrite.egraph.emit import function_of
 from tvm_fusion.rewrite.egraph.extract import extract
+from tvm_fusion.rewrite.egraph.graph import EGraph
 from tvm_fusion.rewrite.egraph.law import FLAGS
 from tvm_fusion.rewrite.egraph.regions import regions
 from tvm_fusion.rewrite.egraph.saturate import Limits

@@ -1,7 +1,5 @@
 """Models of several architectures are recomposed and fused in half types as in float32."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

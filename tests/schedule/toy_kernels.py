@@ -1,7 +1,5 @@
 """Templates that emit what the package's own do not: workspaces, several kernels, packing."""
 
-from __future__ import annotations
-
 import numpy as np
 import tvm
 from tvm import relax, tirx

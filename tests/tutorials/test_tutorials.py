@@ -1,7 +1,5 @@
 """Every tutorial runs as a program; one runs as the notebook that jupytext makes of it, too."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

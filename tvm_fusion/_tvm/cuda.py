@@ -85,7 +85,7 @@ def load_cuda_runtime(c_compiler: str | None) -> None:
 
     Parameters
     ----------
-    c_compiler : str, optional
+    c_compiler
         Compiles the stand-in; without it a missing driver is an error.
 
     Raises

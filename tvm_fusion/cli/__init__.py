@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Parameters
     ----------
-    arguments : sequence of str, optional
+    arguments
         What stands behind the program's name; ``sys.argv`` when omitted.
 
     Returns

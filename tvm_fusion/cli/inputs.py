@@ -116,11 +116,11 @@ def read_inputs(
 
     Parameters
     ----------
-    options : argparse.Namespace
+    options
         With the fields that :func:`add_input_arguments` adds.
-    signature : Signature
+    signature
         Names, shapes and dtypes.
-    dims : mapping of str to DimRange
+    dims
         Ranges of symbolic dimensions.
 
     Returns

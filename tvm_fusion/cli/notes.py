@@ -14,21 +14,11 @@ _SHOWN = 5  # lines of notes
 
 @dataclass(frozen=True)
 class Notes:
-    """Decisions of a manifest, by what they are about.
+    """Decisions of a manifest, by what they are about."""
 
-    Attributes
-    ----------
-    not_fused : int
-        Pairs of operators that share no kernel.
-    not_recomposed : int
-        Places that look like a decomposed operator, and stay as they are.
-    others : tuple of dict
-        What a stage could not do as it wanted, one by one.
-    """
-
-    not_fused: int
-    not_recomposed: int
-    others: tuple[Mapping[str, Any], ...]
+    not_fused: int  # pairs of operators that share no kernel
+    not_recomposed: int  # places that look like a decomposed operator, and stay as they are
+    others: tuple[Mapping[str, Any], ...]  # what a stage could not do as it wanted, one by one
 
     @classmethod
     def of(cls, decisions: Iterable[Mapping[str, Any]]) -> Notes:
@@ -53,7 +43,7 @@ def explain_command(manifest: Mapping[str, Any], target: str | None = None) -> s
 
     Parameters
     ----------
-    target : str, optional
+    target
         What the user wrote; otherwise the manifest's, which names this machine's CPU.
     """
     if "options" not in manifest:
@@ -71,7 +61,7 @@ def lines(notes: Notes, explain: str | None) -> list[str]:
 
     Parameters
     ----------
-    explain : str, optional
+    explain
         The command that has the reasons.
 
     Returns

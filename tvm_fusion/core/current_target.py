@@ -12,7 +12,7 @@ def current_target(name: str) -> Target:
 
     Parameters
     ----------
-    name : str
+    name
         The pass that needs it.
 
     Raises

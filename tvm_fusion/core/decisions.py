@@ -22,25 +22,25 @@ class Decision:
 
     Attributes
     ----------
-    producer, consumer : str
+    producer, consumer
         The operators or kernels that the verdict is about; ``consumer`` is empty when it
         concerns one of them alone.
     verdict : {"accepted", "refused", "fallback"}
         What was decided.
-    code : str
+    code
         Stable, machine-readable reason, such as ``schedule_failed``.
-    sentence : str
+    sentence
         The reason for a reader.
-    classes : tuple of str
+    classes
         Classes that the verdict rests on, if any: of the two groups where an edge between them is
         refused, otherwise of the operators.
-    bytes_saved : int, optional
+    bytes_saved
         Bytes of intermediate results that the verdict saves (negative: costs).
-    measured_us : float, optional
+    measured_us
         Microseconds measured, where the verdict rests on a measurement.
-    through : tuple of str
+    through
         Views between the two, which need no kernel.
-    producer_names, consumer_names : tuple of str
+    producer_names, consumer_names
         The user's names of what the two are made of: see :mod:`.names.source`.
     """
 
@@ -83,7 +83,7 @@ def naming(names: Mapping[str, tuple[str, ...]]) -> Iterator[None]:
 
     Parameters
     ----------
-    names : mapping of str to tuple of str
+    names
         By name of a function. Decisions that have names already keep them.
     """
     log: list[Decision] = []

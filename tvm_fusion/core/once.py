@@ -18,7 +18,7 @@ def remembering_answers(answers: dict[Hashable, object]) -> Iterator[None]:
 
     Parameters
     ----------
-    answers : dict
+    answers
         Keeps the PrimFuncs that are parts of keys alive.
     """
     token = _answers.set(answers)
@@ -33,7 +33,7 @@ def once(key: Hashable, compute: Callable[[], Answer]) -> Answer:
 
     Parameters
     ----------
-    key : Hashable
+    key
         The question, with the structure that it is about: equal keys, equal answers.
     """
     answers = _answers.get()

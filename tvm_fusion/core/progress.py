@@ -17,17 +17,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Stage:
-    """What is being done.
+    """What is being done."""
 
-    Attributes
-    ----------
-    name : str
-        For a reader, such as ``fusing operators``.
-    done, total : int
-        Steps; a total of 0 where nobody knows how many there are.
-    """
-
-    name: str
+    name: str  # for a reader, such as ``fusing operators``
+    # Steps; a total of 0 where nobody knows how many there are.
     done: int = 0
     total: int = 0
 
@@ -57,7 +50,7 @@ def steps(name: str, items: Iterable[T]) -> Iterator[T]:
 
     Parameters
     ----------
-    items : iterable
+    items
         Taken as a whole before the first step.
     """
     told = _told.get()

@@ -21,11 +21,11 @@ class Registry(Generic[T]):
 
     Parameters
     ----------
-    base : type
+    base
         The class of which they are instances.
-    word : str
+    word
         What one is called in messages, such as ``template``.
-    names : callable
+    names
         Lists the names that this package has.
     """
 
@@ -43,7 +43,7 @@ class Registry(Generic[T]):
 
         Parameters
         ----------
-        thing : T
+        thing
             An instance of the registry's class; its name is not that of another one.
 
         Raises

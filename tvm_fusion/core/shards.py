@@ -17,17 +17,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Shard:
-    """How a tensor is split.
+    """How a tensor is split."""
 
-    Attributes
-    ----------
-    axis : int
-        From 0.
-    segments : tuple of int
-        Extents whose sum is the axis's; each is a multiple of the number of workers.
-    """
-
-    axis: int
+    axis: int  # from 0
+    # Extents whose sum is the axis's; each is a multiple of the number of workers.
     segments: tuple[int, ...]
 
     @property

@@ -52,7 +52,7 @@ def on_rewritable(*passes: Pass, only: str | None = None) -> Pass:
 
     Parameters
     ----------
-    only : str, optional
+    only
         An attribute: functions without it are left alone, too.
 
     Returns

@@ -70,7 +70,7 @@ def choose_arch(archs: Iterable[str], device: str) -> str | None:
 
     Parameters
     ----------
-    archs : iterable of str
+    archs
         Ascending, as in :attr:`TargetSpec.archs`.
 
     Returns

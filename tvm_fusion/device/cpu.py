@@ -67,11 +67,11 @@ def named(name: str, changes: list[str], machine: str | None = None) -> TargetSp
 
     Parameters
     ----------
-    name : str
+    name
         LLVM's name; ``x86-64`` and ``aarch64`` stand for the families' baselines.
-    changes : list of str
+    changes
         Features to add or take away, such as ``-avx512f``.
-    machine : str, optional
+    machine
         The CPU family when the caller knows it.
 
     Returns

@@ -71,7 +71,7 @@ def capabilities(arch: str, features: Iterable[str]) -> dict[str, Any]:
 
     Parameters
     ----------
-    arch : str
+    arch
         LLVM's name of the CPU.
 
     Returns

@@ -12,21 +12,11 @@ _MICROSECOND = 1e-6
 
 @dataclass(frozen=True)
 class Link:
-    """How workers reach each other.
+    """How workers reach each other."""
 
-    Attributes
-    ----------
-    name : str
-        For sentences.
-    bandwidth : float
-        Bytes per second that a device sends while it receives as many.
-    latency : float
-        Seconds that a collective of a few bytes takes.
-    """
-
-    name: str
-    bandwidth: float
-    latency: float
+    name: str  # for sentences
+    bandwidth: float  # bytes per second that a device sends while it receives as many
+    latency: float  # seconds that a collective of a few bytes takes
 
 
 # Bandwidths from the vendors' data sheets, half of what they give for both directions. Latencies

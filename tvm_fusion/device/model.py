@@ -19,10 +19,10 @@ class MatrixInstruction:
         PTX's ``mma.sync`` of a warp and ``wgmma.mma_async`` of four warps; AMD's MFMA (CDNA) and
         WMMA (RDNA) of a wave, and the dot products of one lane,
         without and with a sign for each operand; x86's AMX.
-    dtype : str
+    dtype
         Of A and B; both 8-bit floating types, of the kind that the architecture has, are
         ``float8``.
-    m, n, k : int
+    m, n, k
         A is m x k, B is k x n. For wgmma n is the largest: every multiple of 8 below exists for
         floating types, every multiple of 16 (and 8, 24) for int8.
     """
@@ -42,67 +42,67 @@ class Device:
     ----------
     kind : {"llvm", "cuda", "rocm"}
         TVM's target kind.
-    arch : str
+    arch
         ``sm_80``, ``gfx942``, or LLVM's name of a CPU such as ``cascadelake``. Only
         :mod:`tvm_fusion.device` takes it apart or compares it.
-    name : str
+    name
         The board or CPU that the figures belong to.
-    features : tuple of str
+    features
         Instruction sets of a CPU that kernels use, by LLVM's names, sorted.
-    max_threads_per_block : int, optional
+    max_threads_per_block
         Threads in one block that TVM's generated code may launch.
-    shared_memory_per_block : int, optional
+    shared_memory_per_block
         Bytes; the largest that a block may ask for, opt-in included.
-    registers_per_block : int, optional
+    registers_per_block
         32-bit registers.
-    shared_memory_per_sm, max_threads_per_sm : int, optional
+    shared_memory_per_sm, max_threads_per_sm
         Bytes and threads that the blocks resident on a multiprocessor or compute unit share.
-    warp_size : int, optional
+    warp_size
         Lanes that execute together in generated kernels.
-    sm_count : int, optional
+    sm_count
         Streaming multiprocessors or compute units.
-    cores : int, optional
+    cores
         CPU threads that this process may use; None for a CPU that is only compiled for.
-    vector_bits : int, optional
+    vector_bits
         Width of a CPU's vector registers.
-    fixed_vector_bits : int, optional
+    fixed_vector_bits
         The same for vectors whose length a kernel fixes: without SVE, whose length LLVM scales.
-    vector_registers : int, optional
+    vector_registers
         How many vector registers a CPU's thread has.
-    fused_multiply_add : bool
+    fused_multiply_add
         Whether a CPU multiplies and adds vectors in one instruction.
-    vnni_bits, dpbf16_bits, int16_dot_bits : int, optional
+    vnni_bits, dpbf16_bits, int16_dot_bits
         Width of the widest vectors of x86's VPDPBUSD, which adds four products of bytes to an
         int32, of its VDPBF16PS, which adds two products of bfloat16 to a float32, and of its
         PMADDWD, which adds two products of int16.
-    l2_bytes, l3_bytes : int, optional
+    l2_bytes, l3_bytes
         Caches. CPU: as one core sees them, shared levels at full size. GPU: the whole chip.
-    memory_bandwidth : float, optional
+    memory_bandwidth
         Bytes per second.
-    peak_flops : mapping of str to float
+    peak_flops
         Dense operations per second by dtype, on tensor or matrix units where the dtype has them.
-    matrix_instructions : tuple of MatrixInstruction
+    matrix_instructions
         Dense ones that TVM or its CUDA compiler can be made to emit.
-    arithmetic : tuple of str
+    arithmetic
         Floating types narrower than float32 that scalar instructions add and multiply.
-    lane_moves : tuple of str
+    lane_moves
         How an AMD wave moves values between its lanes without shared memory, as
         :mod:`tvm_fusion.schedule.instructions.lanes` names it.
-    async_copy : bool
+    async_copy
         PTX's ``cp.async``: from global to shared memory without registers.
-    tma : bool
+    tma
         PTX's ``cp.async.bulk.tensor`` and the mbarriers that wait for it.
-    clusters : bool
+    clusters
         Thread-block clusters with distributed shared memory.
-    rounds_to_tf32 : bool
+    rounds_to_tf32
         Whether products of float32 matrices may round their operands to tfloat32, 10 bits behind
         the leading one: what the user allowed, not the device.
-    approximates : bool
+    approximates
         Whether results of a CPU's kernels may differ by more than the dtype's tolerance, as those
         of Winograd's convolutions: what the user allowed, too.
-    dependent_launch : bool
+    dependent_launch
         PTX's ``griddepcontrol``: a kernel may be launched while the one before still runs.
-    device_library : tuple of str
+    device_library
         Names of the instruction set in AMD's library of bitcode; older libraries lack newer names,
         whose code is then that of the nearest relative.
     """

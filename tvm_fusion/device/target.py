@@ -30,9 +30,9 @@ class TargetSpec:
     ----------
     kind : {"llvm", "cuda", "rocm"}
         TVM's target kind.
-    archs : tuple of str
+    archs
         Architectures, ascending.
-    devices : tuple of Device
+    devices
         What each of them can do, in the same order.
     attrs : tuple of tuple of (str, value)
         Of each CPU, in the same order, the attributes of its TVM target, sorted by name; none of
@@ -54,7 +54,7 @@ class TargetSpec:
 
         Parameters
         ----------
-        flags : collection of str
+        flags
             Of :data:`tvm_fusion.core.flags.FLAGS`; others than those of kernels change nothing.
         """
         rounds = self.kind == "cuda" and TF32_KEY in flags

@@ -24,7 +24,7 @@ def closed_form(constant: ir.GenericConst) -> tirx.IndexMap | None:
 
     Parameters
     ----------
-    constant : ir.GenericConst
+    constant
         A tensor. Weights of the model have none: others may replace them when the artifact is
         loaded.
 

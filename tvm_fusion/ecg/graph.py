@@ -74,9 +74,9 @@ class Graph:
 
         Parameters
         ----------
-        operators : sequence of Operator
+        operators
             In topological order; what they give each other is copied, too.
-        readers : container of Operator
+        readers
             Operators outside that shall read the copies.
 
         Returns

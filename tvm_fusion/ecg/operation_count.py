@@ -35,7 +35,7 @@ def operations(*exprs: ir.Expr, bindings: Sequence[tuple[ir.Var, ir.Expr]] = ())
 
     Parameters
     ----------
-    bindings : sequence of (Var, ir.Expr)
+    bindings
         Names that they use, in an order in which each uses only earlier ones; each counts once.
     """
     elements: set[int] = set()
@@ -53,7 +53,7 @@ def arithmetic(expr: Any, elements: Collection[int] = ()) -> tuple[int, bool, bo
 
     Parameters
     ----------
-    elements : collection of int
+    elements
         Hashes of variables that stand for expressions that read a tensor.
 
     Returns

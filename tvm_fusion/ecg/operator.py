@@ -22,29 +22,17 @@ class Value:
 
     An opaque operator may read and give other things (shapes, objects, tensors of unknown shape):
     they order operators as tensors do, and count no bytes.
-
-    Attributes
-    ----------
-    name : str
-        For a reader.
-    type : relax.TensorType
-        Its shape may be symbolic. Any other type between opaque operators.
-    producer : Operator or None
-        None for parameters and constants.
-    constant : ir.GenericConst or None
-        The constant itself.
-    is_constant : bool
-        Known at compile time: a constant, or the parameter of a group that stands for one.
-    is_parameter : bool
-        Known before the inputs are: a constant, a weight, or computed from such alone. An operator
-        that spreads a parameter over its result is no One-to-Many operator for that.
     """
 
-    name: str
+    name: str  # for a reader
+    # Its shape may be symbolic. Any other type between opaque operators.
     type: relax.TensorType
-    producer: Operator | None = None
-    constant: ir.GenericConst | None = None
+    producer: Operator | None = None  # none for parameters and constants
+    constant: ir.GenericConst | None = None  # the constant itself
+    # Known at compile time: a constant, or the parameter of a group that stands for one.
     is_constant: bool = False
+    # Known before the inputs are: a constant, a weight, or computed from such alone. An operator
+    # that spreads a parameter over its result is no One-to-Many operator for that.
     is_parameter: bool = False
     consumers: list[Operator] = field(default_factory=list)
     leaves: bool = False
@@ -92,35 +80,17 @@ class Value:
 
 @dataclass(eq=False)
 class Operator:
-    """A node: one binding of the dataflow block.
+    """A node: one binding of the dataflow block."""
 
-    Attributes
-    ----------
-    index : int
-        Position of its binding.
-    name : str
-        Variable that it defines; with a number where several variables share a name.
-    func : tirx.PrimFunc or None
-        What it computes, unscheduled; None for an opaque node.
-    gvar : ir.GlobalVar or None
-        The PrimFunc's name in the module.
-    operands : tuple of (Value or ir.Expr)
-        In the order of the PrimFunc's first parameters: tensors, and scalars as expressions.
-    results : tuple of Value
-        In the order of its remaining parameters.
-    binding : relax.Binding
-        Where it came from.
-    known : dict
-        What other folders have derived from it, for as long as it lives.
-    """
-
-    index: int
-    name: str
-    func: tirx.PrimFunc | None
-    gvar: ir.GlobalVar | None
+    index: int  # position of its binding
+    name: str  # variable that it defines; with a number where several variables share a name
+    func: tirx.PrimFunc | None  # what it computes, unscheduled; None for an opaque node
+    gvar: ir.GlobalVar | None  # the PrimFunc's name in the module
+    # In the order of the PrimFunc's first parameters: tensors, and scalars as expressions.
     operands: tuple[Value | ir.Expr, ...]
-    results: tuple[Value, ...]
-    binding: relax.Binding
+    results: tuple[Value, ...]  # in the order of its remaining parameters
+    binding: relax.Binding  # where it came from
+    # What other folders have derived from it, for as long as it lives.
     known: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     _tensors: tuple[Any, tuple[Value, ...]] = field(default=(None, ()), init=False, repr=False)
 

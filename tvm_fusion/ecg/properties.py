@@ -12,21 +12,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Properties:
-    """Algebraic properties of one operator.
+    """Algebraic properties of one operator."""
 
-    Attributes
-    ----------
-    associative : bool
-        ``f(f(a, b), c) = f(a, f(b, c))``; of a reduction: any split of its axis gives the same.
-    commutative : bool
-        ``f(a, b) = f(b, a)``; of a reduction: any order of the elements gives the same.
-    distributes_over : frozenset of str
-        Operators ``g`` with ``f(g(a, b), c) = g(f(a, c), f(b, c))``; of a unary ``f``,
-        ``f(g(a, b)) = g(f(a), f(b))``.
-    """
-
+    # ``f(f(a, b), c) = f(a, f(b, c))``; of a reduction: any split of its axis gives the same.
     associative: bool = False
+    # ``f(a, b) = f(b, a)``; of a reduction: any order of the elements gives the same.
     commutative: bool = False
+    # Operators ``g`` with ``f(g(a, b), c) = g(f(a, c), f(b, c))``; of a unary ``f``, ``f(g(a, b)) =
+    # g(f(a), f(b))``.
     distributes_over: frozenset[str] = frozenset()
 
 

@@ -17,18 +17,11 @@ ATTR = "tvm_fusion.op"  # PrimFunc attribute: a record as JSON text
 
 @dataclass(frozen=True)
 class OpRecord:
-    """A Relax operator, without its operands.
+    """A Relax operator, without its operands."""
 
-    Attributes
-    ----------
-    name : str
-        Such as ``relax.nn.softmax``.
-    attrs : Mapping of str to Any
-        Plain Python values: numbers, strings, None, tuples of such; an index map as its text. An
-        operator without attributes has an empty one.
-    """
-
-    name: str
+    name: str  # such as ``relax.nn.softmax``
+    # Plain Python values: numbers, strings, None, tuples of such; an index map as its text. An
+    # operator without attributes has an empty one.
     attrs: Mapping[str, Any]
 
     def __hash__(self) -> int:

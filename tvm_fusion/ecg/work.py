@@ -29,7 +29,7 @@ def flops(func: tirx.PrimFunc) -> Count:
 
     Parameters
     ----------
-    func : tirx.PrimFunc
+    func
         Scheduled or not; only its loops and stores are looked at. The body of a ``while`` counts
         once.
 
@@ -67,9 +67,9 @@ def at(count: Count, dims: Mapping[str, int] | None = None, default: int = ASSUM
     ----------
     count : int or ir.Expr
         From one of the functions of this module, or any extent.
-    dims : Mapping of str to int, optional
+    dims
         Values of symbolic dimensions by name.
-    default : int
+    default
         Value of every other symbolic dimension.
 
     Returns

@@ -21,28 +21,17 @@ __all__ = ["Imported", "import_model"]
 
 @dataclass(frozen=True)
 class Imported:
-    """A model as the stages after the frontend take it.
+    """A model as the stages after the frontend take it."""
 
-    Attributes
-    ----------
-    mod : tvm.IRModule
-        Relax functions made of dataflow blocks, weights inside as constants; parameters carry the
-        names of the model's inputs.
-    signatures : dict of str to Signature
-        By public function, ``main`` first; symbolic extents by name.
-    dims : dict of str to DimRange
-        The dimensions that stayed symbolic.
-    weight_names : dict of GenericConst to str
-        For every constant object in ``mod`` whose origin is known, its name in the model; one that
-        a pass derived says so, as in ``permute_dims(fc.weight)``.
-    source : str
-        Where the model came from: a file's name, ``ModelProto``, ``ExportedProgram``, ``IRModule``.
-    """
-
+    # Relax functions made of dataflow blocks, weights inside as constants; parameters carry the
+    # names of the model's inputs.
     mod: tvm.IRModule
-    signatures: dict[str, Signature]
-    dims: dict[str, DimRange]
+    signatures: dict[str, Signature]  # by public function, ``main`` first; symbolic extents by name
+    dims: dict[str, DimRange]  # the dimensions that stayed symbolic
+    # For every constant object in ``mod`` whose origin is known, its name in the model; one that a
+    # pass derived says so, as in ``permute_dims(fc.weight)``.
     weight_names: dict[ir.GenericConst, str]
+    # Where the model came from: a file's name, ``ModelProto``, ``ExportedProgram``, ``IRModule``.
     source: str
 
 
@@ -53,7 +42,7 @@ def import_model(model: Any, config: FusionConfig | None = None) -> Imported:
     ----------
     model : str, os.PathLike, onnx.ModelProto, torch.export.ExportedProgram or tvm.IRModule
         The model, or the path of an ONNX file or of one of ``torch.export.save``.
-    config : FusionConfig, optional
+    config
         ``dims``, ``constants`` and ``precision`` are used here.
 
     Returns

@@ -20,9 +20,9 @@ def finish(mod: tvm.IRModule, config: FusionConfig, ranges: Mapping[str, DimRang
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         As TVM's importer left it.
-    ranges : mapping of str to DimRange
+    ranges
         Dimensions that stay symbolic.
 
     Returns

@@ -15,7 +15,7 @@ from ..core.constants.weight_names import constants
 from ..errors import UserError
 from ..signature import DimRange, Signature
 from . import Imported, import_model
-from .dims import of_several_models
+from .dimensions.symbolic import of_several_models
 
 _SAMPLED = 1024  # bytes of a constant that are looked at before all of them
 

@@ -19,9 +19,10 @@ from ..core.constants.weight_names import WeightNames, tracking
 from ..errors import UserError
 from ..signature import DimRange
 from . import Imported, preflight
-from .describe import signature_of, with_storage
-from .dims import DimTable
-from .extents import names_in, to_tir
+from .dimensions.extents import names_in, to_tir
+from .dimensions.signatures import signature_of, with_storage
+from .dimensions.steps import Steps
+from .dimensions.symbolic import DimTable
 from .finish import finish
 from .onnx_model import file as onnx_file
 from .onnx_model.constants import bind_inputs
@@ -31,7 +32,6 @@ from .onnx_model.sequences import element_type, known_lengths, length_option, wi
 from .onnx_model.types import dtype_name, infer_types
 from .onnx_ops import CONVERTERS, Importer
 from .onnx_ops.registry import STANDARD, defined
-from .steps import Steps
 
 # Check what an ONNX model's names refer to, which onnx's own inference takes for granted.
 #
@@ -46,7 +46,7 @@ def check_names(model: onnx.ModelProto, source: str) -> None:
 
     Parameters
     ----------
-    source : str
+    source
         What to call it in an error.
 
     Raises

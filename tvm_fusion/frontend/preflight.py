@@ -8,8 +8,8 @@ import onnx
 from onnx import defs
 
 from ..core.constants.narrow_types import NARROW
-from .dims import SymbolicDim
-from .findings import Findings
+from .dimensions.findings import Findings
+from .dimensions.symbolic import SymbolicDim
 from .onnx_model.functions import schema_of
 from .onnx_model.graph import nodes, opsets_of
 from .onnx_model.rewrite import inlined, upgraded
@@ -37,11 +37,11 @@ def inspect(
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The model, local functions inlined.
-    unbound : sequence of SymbolicDim
+    unbound
         The dimensions that are neither bound nor ranged.
-    types : mapping of str to ValueType, optional
+    types
         Types of the model's values.
 
     Returns
@@ -105,7 +105,7 @@ def expanded(
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The model, which stays as it is.
 
     Returns
@@ -144,7 +144,7 @@ def unsupported(node: onnx.NodeProto, versions: Mapping[str, int]) -> Unsupporte
 
     Parameters
     ----------
-    versions : mapping of str to int
+    versions
         See :func:`.onnx_model.graph.opsets_of`.
     """
     name = qualified_name(node)
@@ -212,9 +212,9 @@ def advice_for(name: str, opset: int) -> str:
 
     Parameters
     ----------
-    name : str
+    name
         With its domain unless that is ONNX's own.
-    opset : int
+    opset
         The model's version of the standard operators.
 
     Returns

@@ -28,7 +28,7 @@ def reason_in_words(error: BaseException) -> tuple[str, str | None]:
 
     Parameters
     ----------
-    error : BaseException
+    error
         What it raised. One that was written for readers is told as it is; with ``--debug`` the
         command line prints all of them.
 

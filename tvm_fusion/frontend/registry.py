@@ -20,9 +20,9 @@ class Unsupported(Exception):
 
     Parameters
     ----------
-    reason : str
+    reason
         What the node asks for, behind the operator's name: ``"with antialias"``.
-    advice : str, optional
+    advice
         What to do in the model instead.
     """
 
@@ -33,27 +33,19 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class Converter:
-    """How an operator is converted.
+    """How an operator is converted."""
 
-    Attributes
-    ----------
-    convert : callable
-        From a :class:`.onnx_ops.node.Node` or :class:`.torch_ops.call.Call` to Relax.
-    refuses : callable, optional
-        From a node of the framework's graph to the :class:`Unsupported` that says what about it the
-        converter cannot do, None where it can. Such a node is replaced by the framework's own
-        decomposition if there is one, and otherwise refused before anything is converted.
-    since : int, optional
-        The first version of an ONNX operator that the converter knows; by default the first that
-        ONNX defines.
-    takes_extents : bool
-        Whether it takes shapes and extents as TVM's ONNX importer holds them; otherwise they become
-        tensors first.
-    """
-
+    # From a :class:`.onnx_ops.node.Node` or :class:`.torch_ops.call.Call` to Relax.
     convert: Callable[[Any], Any]
+    # From a node of the framework's graph to the :class:`Unsupported` that says what about it the
+    # converter cannot do, None where it can. Such a node is replaced by the framework's own
+    # decomposition if there is one, and otherwise refused before anything is converted.
     refuses: Callable[[Any], Unsupported | None] | None = None
+    # The first version of an ONNX operator that the converter knows; by default the first that ONNX
+    # defines.
     since: int | None = None
+    # Whether it takes shapes and extents as TVM's ONNX importer holds them; otherwise they become
+    # tensors first.
     takes_extents: bool = False
 
     def refusal(self, node: Any) -> Unsupported | None:
@@ -66,7 +58,7 @@ class Registry(dict[str, Converter]):
 
     Parameters
     ----------
-    key : callable
+    key
         From an operator's name as it is written to the one that the registry uses.
     """
 

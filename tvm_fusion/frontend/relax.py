@@ -17,11 +17,11 @@ from ..core.untouched import is_rewritable
 from ..errors import UserError
 from ..signature import DimRange, Signature
 from . import Imported
-from .describe import signature_of
-from .dims import DimTable
-from .findings import Findings
+from .dimensions.findings import Findings
+from .dimensions.signatures import signature_of
+from .dimensions.steps import Steps
+from .dimensions.symbolic import DimTable
 from .finish import finish
-from .steps import Steps
 
 
 def from_module(mod: tvm.IRModule, config: FusionConfig) -> Imported:
@@ -65,9 +65,9 @@ def bind(
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Functions whose symbolic variables are called like the table's labels.
-    chosen : mapping of str to (int or DimRange)
+    chosen
         By identifier; the others stay symbolic under the labels that they have.
     """
     values: dict[str, int | tirx.Var] = dict(fixed)
@@ -149,7 +149,7 @@ def refuse_python_functions(mod: tvm.IRModule) -> None:
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         With functions written by ``I.pyfunc`` or calls by ``call_py_func``, or without.
     """
     names: dict[str, None] = {}

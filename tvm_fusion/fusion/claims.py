@@ -34,10 +34,10 @@ class ClaimBook:
 
     Parameters
     ----------
-    templates : sequence of Template
+    templates
         Asked in this order; of equally cheap claims the first is taken, a fallback's only if there
         is no other.
-    device : Device
+    device
         What claims and costs are for.
     banned : set of (str, Hashable)
         Claims that emission has broken: not to be made again.
@@ -152,9 +152,9 @@ class ClaimBook:
 
         Parameters
         ----------
-        *alternatives : sequence of Claim
+        *alternatives
             Each a way to do the same: claims that run one after the other.
-        may_measure : bool
+        may_measure
             Whether the question is one for the database.
 
         Returns

@@ -45,40 +45,20 @@ class Estimate:
 
 @dataclass(frozen=True)
 class _Rates:
-    """What is assumed about a kind of device: fallbacks for None, and unpublished factors.
+    """What is assumed about a kind of device: fallbacks for None, and unpublished factors."""
 
-    Attributes
-    ----------
-    units : int
-        Multiprocessors or cores.
-    bandwidth : float
-        Bytes per second of one unit when all are busy.
-    flops : float
-        float32 operations per second of one unit; of a CPU's, per 32-bit lane.
-    cache_bytes : int
-        Last-level cache.
-    cache_speedup : float
-        Its bandwidth over the memory's.
-    overshare : float
-        Bandwidth that one unit alone draws, over its fair share: a block has few loads in flight.
-    memory_efficiency, compute_efficiency : float
-        What generated kernels reach of the bandwidth and of the peak rate.
-    launch_us : float
-        Per kernel.
-    wake_us : float
-        Per kernel that runs on several units: waking a CPU's worker threads.
-    """
-
-    units: int
-    bandwidth: float
-    flops: float
-    cache_bytes: int
-    cache_speedup: float
+    units: int  # multiprocessors or cores
+    bandwidth: float  # bytes per second of one unit when all are busy
+    flops: float  # float32 operations per second of one unit; of a CPU's, per 32-bit lane
+    cache_bytes: int  # last-level cache
+    cache_speedup: float  # its bandwidth over the memory's
+    # Bandwidth that one unit alone draws, over its fair share: a block has few loads in flight.
     overshare: float
+    # What generated kernels reach of the bandwidth and of the peak rate.
     memory_efficiency: float
     compute_efficiency: float
-    launch_us: float
-    wake_us: float
+    launch_us: float  # per kernel
+    wake_us: float  # per kernel that runs on several units: waking a CPU's worker threads
 
 
 # Bandwidths are those of a copy: a server core draws about 12 GB/s alone and 10 among others, which
@@ -100,7 +80,7 @@ class CostModel:
 
     Parameters
     ----------
-    device : Device
+    device
         Fields that are None count as documented defaults of the device's kind.
     """
 
@@ -121,7 +101,7 @@ class CostModel:
 
         Parameters
         ----------
-        claim : Claim
+        claim
             Symbolic dimensions of its group count as :data:`tvm_fusion.ecg.work.ASSUMED_DIM`.
 
         Returns
@@ -152,7 +132,7 @@ class CostModel:
 
         Parameters
         ----------
-        *alternatives : iterable of Claim
+        *alternatives
             Each a way to do the same: claims that run one after the other.
 
         Returns

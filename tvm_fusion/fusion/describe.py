@@ -8,7 +8,7 @@ from ..device import Device
 from ..ecg.mapping_types.table import most_complex
 from ..ecg.operator import Operator
 from ..ecg.work import Count, flops
-from ..frontend.extents import from_tir
+from ..frontend.dimensions.extents import from_tir
 from .cost import CostModel
 from .features import is_contraction
 

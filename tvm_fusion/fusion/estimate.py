@@ -28,27 +28,15 @@ MARGIN = 0.02  # of what differs between two plans: what saves less is not worth
 
 @dataclass(frozen=True, order=True)
 class RegionCost:
-    """Cost of a region under the plan that it would get; smaller ones sort first.
+    """Cost of a region under the plan that it would get; smaller ones sort first."""
 
-    Attributes
-    ----------
-    us : float
-        Microseconds of all kernels: their traffic, launches and arithmetic.
-    flops : int
-        Operations, recomputation included.
-    kernels, bytes : int
-        Launches; memory traffic.
-    operators : int
-        Before fusion.
-    groups : Mapping of int to (int, float)
-        How many groups there are of each structure, and the microseconds of one.
-    """
-
-    us: float
-    flops: int
+    us: float  # microseconds of all kernels: their traffic, launches and arithmetic
+    flops: int  # operations, recomputation included
+    # Launches; memory traffic.
     kernels: int
     bytes: int
-    operators: int
+    operators: int  # before fusion
+    # How many groups there are of each structure, and the microseconds of one.
     groups: Mapping[int, tuple[int, float]] = field(default_factory=dict, compare=False, repr=False)
 
     def saves(self, before: RegionCost) -> bool:
@@ -73,7 +61,7 @@ class Estimator:
 
     Parameters
     ----------
-    target : Target
+    target
         What kernels would be for.
     """
 
@@ -89,9 +77,9 @@ class Estimator:
 
         Parameters
         ----------
-        func : relax.Function
+        func
             One dataflow block of operators, not legalised.
-        constants : sequence of int
+        constants
             Positions of the parameters that stand for constants.
         """
         return self.cost(*self.claims(func, constants))
@@ -134,9 +122,9 @@ class Estimator:
 
         Parameters
         ----------
-        claims : sequence of Claim
+        claims
             Of one function, as :meth:`claims` gives them.
-        name : str
+        name
             A template's, which is asked about everything together. By default, all templates are
             asked about each group that the fallback takes.
 

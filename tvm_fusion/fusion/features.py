@@ -22,35 +22,24 @@ NAMES = (
 
 @dataclass(frozen=True)
 class Features:
-    """Work of one claim.
+    """Work of one claim."""
 
-    Attributes
-    ----------
-    launches : float
-        Kernels.
-    weight_kib, cached_kib, other_kib : float
-        Traffic by where it comes from: parameters, tensors that fit into the last-level cache, and
-        those that do not.
-    unit_kib : float
-        Traffic of the busiest multiprocessor or core, with what it reads again from caches: few
-        blocks have few loads in flight.
-    matrix_mflop, vector_mflop : float
-        Operations of contractions whose kernels have no model, and all others.
-    kiloclocks : float
-        What the template's model of its kernels says, in thousands of a multiprocessor's clocks.
-    element_loads, thread_loads, element_stores, operand_operations : float
-        In millions, those of a thread in thousands: see
-        :class:`~tvm_fusion.core.contract.kernel_work.KernelWork`.
-    """
-
-    launches: float
+    launches: float  # kernels
+    # Traffic by where it comes from: parameters, tensors that fit into the last-level cache, and
+    # those that do not.
     weight_kib: float
     cached_kib: float
     other_kib: float
+    # Traffic of the busiest multiprocessor or core, with what it reads again from caches: few
+    # blocks have few loads in flight.
     unit_kib: float
+    # Operations of contractions whose kernels have no model, and all others.
     matrix_mflop: float
     vector_mflop: float
+    # What the template's model of its kernels says, in thousands of a multiprocessor's clocks.
     kiloclocks: float = 0.0
+    # In millions, those of a thread in thousands: see
+    # :class:`~tvm_fusion.core.contract.kernel_work.KernelWork`.
     element_loads: float = 0.0
     thread_loads: float = 0.0
     element_stores: float = 0.0
@@ -67,9 +56,9 @@ def features_of(claim: Claim, cache_bytes: int, units: int = 1) -> Features:
 
     Parameters
     ----------
-    claim : Claim
+    claim
         Its traffic is shared among its group's tensors by their sizes.
-    cache_bytes, units : int
+    cache_bytes, units
         The last-level cache; multiprocessors or cores.
     """
     tensors = (*claim.group.inputs, *claim.group.outputs)

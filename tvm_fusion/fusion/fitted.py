@@ -37,22 +37,14 @@ TERMS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Fit:
-    """What was fitted for one device.
+    """What was fitted for one device."""
 
-    Attributes
-    ----------
-    coefficients : mapping of str to sequence of float
-        Microseconds of each of :data:`~.features.NAMES`, by :func:`kind_of`.
-    dtypes, products : frozenset of str
-        Floating types of the kernels that were measured, and of what their contractions multiply.
-    provenance : Mapping
-        Device, date, what was measured, errors.
-    """
-
+    # Microseconds of each of :data:`~.features.NAMES`, by :func:`kind_of`.
     coefficients: Mapping[str, Sequence[float]]
+    # Floating types of the kernels that were measured, and of what their contractions multiply.
     dtypes: frozenset[str]
     products: frozenset[str]
-    provenance: Mapping[str, Any]
+    provenance: Mapping[str, Any]  # device, date, what was measured, errors
 
     def covers(self, claim: Claim) -> bool:
         """Whether kernels of a claim's types were measured.

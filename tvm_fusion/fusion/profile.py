@@ -30,20 +30,11 @@ from .database.records import Records
 
 @dataclass(frozen=True, eq=False)
 class ProfiledGroup:
-    """A group of an alternative, and what its tensors stand for.
+    """A group of an alternative, and what its tensors stand for."""
 
-    Attributes
-    ----------
-    template : str
-        Whose kernels it is to have; empty for views alone, which need none.
-    group : Group
-        In the layouts that its images will have.
-    inputs, outputs : tuple of Value
-        Of the graph, in the order of the group's own: parts of one alternative meet in them.
-    """
-
-    template: str
-    group: Group
+    template: str  # whose kernels it is to have; empty for views alone, which need none
+    group: Group  # in the layouts that its images will have
+    # Of the graph, in the order of the group's own: parts of one alternative meet in them.
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
 
@@ -91,7 +82,7 @@ class Profile:
 
     Parameters
     ----------
-    bench : callable, optional
+    bench
         Measures alternatives on the device; none: nothing new is measured.
 
     Attributes

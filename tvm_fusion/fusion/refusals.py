@@ -14,7 +14,7 @@ class RefusedByAll(Refusal):
 
     Parameters
     ----------
-    by_template : Mapping of str to Refusal
+    by_template
         By the template's name, in the order of asking.
     """
 

@@ -18,24 +18,14 @@ from ..schedule.stage.emit import group_of, is_group
 
 @dataclass(eq=False)
 class Tensor:
-    """One tensor of the caller that groups read or write.
+    """One tensor of the caller that groups read or write."""
 
-    Attributes
-    ----------
-    var : relax.Var
-        Its variable.
-    producer : GroupCall or None
-        None for what comes from outside of the block or from something else than a group.
-    readers : list of GroupCall
-        Without duplicates.
-    is_fixed : bool
-        Whether it must be there in the layout of the graph: function inputs and outputs, and what
-        anything else than a group reads or writes.
-    """
-
-    var: relax.Var
+    var: relax.Var  # its variable
+    # None for what comes from outside of the block or from something else than a group.
     producer: GroupCall | None = None
-    readers: list[GroupCall] = field(default_factory=list)
+    readers: list[GroupCall] = field(default_factory=list)  # without duplicates
+    # Whether it must be there in the layout of the graph: function inputs and outputs, and what
+    # anything else than a group reads or writes.
     is_fixed: bool = False
 
     @cached_property
@@ -51,24 +41,14 @@ class Tensor:
 
 @dataclass(eq=False)
 class GroupCall:
-    """The call of a group.
-
-    Attributes
-    ----------
-    gvar : ir.GlobalVar
-        The group's function.
-    group : Group
-        Read back from it, shared by all calls.
-    reads : mapping of Value to Tensor
-        By the group's inputs that are tensors of the caller, constants left out.
-    writes : mapping of Value to Tensor
-        By the group's outputs; unused ones are left out.
-    """
+    """The call of a group."""
 
     binding: relax.VarBinding
-    gvar: ir.GlobalVar
-    group: Group
+    gvar: ir.GlobalVar  # the group's function
+    group: Group  # read back from it, shared by all calls
+    # By the group's inputs that are tensors of the caller, constants left out.
     reads: dict[Value, Tensor]
+    # By the group's outputs; unused ones are left out.
     writes: dict[Value, Tensor] = field(default_factory=dict)
 
     @property

@@ -13,20 +13,12 @@ from .states import State
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """Layouts of one dataflow block.
+    """Layouts of one dataflow block."""
 
-    Attributes
-    ----------
-    states : mapping of Tensor to State
-        Of tensors that are not in the layout of the graph alone.
-    reads : mapping of (GroupCall, Value) to Layout or None
-        In which layout a call reads an input, for inputs among those tensors.
-    twice : set of Tensor
-        Those in two layouts that their producer writes itself, so that no kernel copies them.
-    """
-
-    states: Mapping[Tensor, State]
+    states: Mapping[Tensor, State]  # of tensors that are not in the layout of the graph alone
+    # In which layout a call reads an input, for inputs among those tensors.
     reads: Mapping[tuple[GroupCall, Value], Layout | None]
+    # Those in two layouts that their producer writes itself, so that no kernel copies them.
     twice: frozenset[Tensor]
 
     def layouts(self, call: GroupCall) -> dict[Value, Layout]:

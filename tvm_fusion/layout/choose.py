@@ -72,7 +72,7 @@ def measured(network: Network, values: Values, profile: Profile, book: ClaimBook
 
     Parameters
     ----------
-    network : Network
+    network
         Convolutions whose layouts were changed are held to them behind this.
     """
     choice = network.choice(values)
@@ -125,18 +125,10 @@ def _estimates(
 # Both read and write the same tensors elsewhere, in the layouts that both choices have them in.
 @dataclass
 class Way:
-    """One of the alternatives.
+    """One of the alternatives."""
 
-    Attributes
-    ----------
-    parts : list of ProfiledGroup
-        Its groups, in order.
-    us : float
-        What they are claimed to take.
-    """
-
-    parts: list[ProfiledGroup] = field(default_factory=list)
-    us: float = 0.0
+    parts: list[ProfiledGroup] = field(default_factory=list)  # its groups, in order
+    us: float = 0.0  # what they are claimed to take
 
 
 def alternatives(
@@ -146,9 +138,9 @@ def alternatives(
 
     Parameters
     ----------
-    calls : sequence of GroupCall
+    calls
         Of the block, in order.
-    book : ClaimBook
+    book
         Names the templates of groups.
     """
     differ = [call for call in calls if _of(now, call) != _of(then, call)]
@@ -171,7 +163,7 @@ class _Names:
 
     Parameters
     ----------
-    known : dict
+    known
         Values that all alternatives have.
     """
 

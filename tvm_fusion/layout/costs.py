@@ -22,14 +22,14 @@ class GroupCosts:
 
     Parameters
     ----------
-    group : Group
+    group
         Over the layout of the graph.
-    images : mapping of Value to Layout
+    images
         Inputs and outputs that may have a layout, and which.
 
     Attributes
     ----------
-    images : list of Value
+    images
         In the order of assignments.
     plain, all : Assignment
         No layouts, and those of all images.

@@ -24,18 +24,10 @@ LARGEST = 1 << 16  # entries of a table
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A term of the sum.
+    """A term of the sum."""
 
-    Attributes
-    ----------
-    variables : tuple of int
-        On which it depends, without duplicates.
-    costs : np.ndarray
-        One axis per variable; infinite where a choice is not allowed.
-    """
-
-    variables: tuple[int, ...]
-    costs: np.ndarray
+    variables: tuple[int, ...]  # on which it depends, without duplicates
+    costs: np.ndarray  # one axis per variable; infinite where a choice is not allowed
 
 
 def minimize(
@@ -45,9 +37,9 @@ def minimize(
 
     Parameters
     ----------
-    sizes : sequence of int
+    sizes
         How many values each variable has; 0 is the first.
-    starts : sequence of sequence of int
+    starts
         Choices to begin with where some variables must be fixed; all zeros by default.
 
     Returns
@@ -118,24 +110,14 @@ def _descend(
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """What an elimination has computed for values of the fixed variables.
+    """What an elimination has computed for values of the fixed variables."""
 
-    Attributes
-    ----------
-    fixed : dict of int to int
-        These values.
-    costs : list of np.ndarray
-        Of all terms: the tables at these values, then what each step has left.
-    joined : list of np.ndarray
-        By step, the sum of the terms that mention its variable, which is the last axis.
-    cost : float
-        The minimum.
-    """
-
-    fixed: dict[int, int]
+    fixed: dict[int, int]  # these values
+    # Of all terms: the tables at these values, then what each step has left.
     costs: list[np.ndarray]
+    # By step, the sum of the terms that mention its variable, which is the last axis.
     joined: list[np.ndarray]
-    cost: float
+    cost: float  # the minimum
 
 
 class _Elimination:

@@ -46,7 +46,7 @@ class Network:
 
     Parameters
     ----------
-    images : mapping of Tensor to Layout
+    images
         Which layout each may have besides that of the graph.
 
     Attributes

@@ -63,7 +63,7 @@ def choose_layouts(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Planned: its functions call groups.
 
     Returns
@@ -203,11 +203,11 @@ def apply_choice(
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         With the groups as they are.
-    calls : Calls
+    calls
         What was read from the block.
-    book : ClaimBook
+    book
         Names the templates of the new groups.
 
     Returns

@@ -30,7 +30,7 @@ from .._tvm.ir.target import target_kind
 from ..core.tir.expressions import loads
 from ..core.tir.loops import constant, find
 from ..core.tir.polynomial import Polynomials
-from .bf16 import ComputeLegalizeElsewhere, LowerBF16
+from .narrow_types import ComputeLegalizeElsewhere, LowerBF16
 from .whole_index import whole
 
 DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
@@ -46,7 +46,7 @@ def s_tir_pipeline(
 
     Parameters
     ----------
-    before_all_reduce : callable
+    before_all_reduce
         Makes the pass in front of LowerThreadAllreduce.
     """
 

@@ -18,7 +18,7 @@ def whole(index: ir.Expr) -> ir.Expr:
 
     Parameters
     ----------
-    index : Expr
+    index
         int64. Divisors are constants; of others the index stays as it is.
 
     Returns

@@ -46,7 +46,7 @@ class AlternativeBench:
 
     Parameters
     ----------
-    tuned : callable
+    tuned
         Gives the configuration that kernels will have.
     """
 
@@ -104,15 +104,15 @@ def timed(
 
     Parameters
     ----------
-    modules : sequence of IRModule
+    modules
         Of static shapes; their ``main`` take and return the same tensors.
-    tuned : callable
+    tuned
         Gives the configuration that kernels will have.
-    effort : Effort
+    effort
         Of each of :data:`BATCHES` batches.
-    clock : callable
+    clock
         Seconds.
-    least : float
+    least
         Tolerance of their results, at least.
 
     Returns

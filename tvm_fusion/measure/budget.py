@@ -15,18 +15,10 @@ _FORM = "a time such as 90s, 30m or 2h, or trials=2000"
 
 @dataclass
 class Budget:
-    """What may be spent.
+    """What may be spent."""
 
-    Attributes
-    ----------
-    seconds : float or None
-        From the start of this run.
-    trials : int or None
-        Of all runs of the same model: a run that was interrupted is continued.
-    """
-
-    seconds: float | None
-    trials: int | None
+    seconds: float | None  # from the start of this run
+    trials: int | None  # of all runs of the same model: a run that was interrupted is continued
     _start: float = field(default_factory=time.monotonic)
 
     @classmethod

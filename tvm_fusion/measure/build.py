@@ -31,11 +31,11 @@ def build_groups(
 
     Parameters
     ----------
-    mod : IRModule
+    mod
         Groups, and functions that call them.
-    tuned : callable
+    tuned
         Gives the configuration of a group's kernels; their default by default.
-    change : callable
+    change
         Changes the scheduled module before it is lowered.
 
     Raises

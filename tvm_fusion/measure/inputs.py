@@ -18,7 +18,7 @@ def drawn_inputs(
 
     Parameters
     ----------
-    extents : mapping of str to int
+    extents
         Of symbolic dimensions; others are 1.
 
     Returns

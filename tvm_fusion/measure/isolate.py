@@ -22,9 +22,9 @@ def is_readable(descriptor: int, seconds: float | None) -> bool:
 
     Parameters
     ----------
-    descriptor : int
+    descriptor
         Of a pipe or socket.
-    seconds : float, optional
+    seconds
         How long to wait; without an end when omitted.
 
     Returns
@@ -49,9 +49,9 @@ def isolated(function: Callable[[], T], seconds: float | None = None) -> T:
 
     Parameters
     ----------
-    function : callable
+    function
         Its result can be pickled. What it prints is dropped.
-    seconds : float, optional
+    seconds
         How long it may take before its process is killed.
 
     Raises

@@ -15,9 +15,9 @@ import numpy as np
 
 from ..config import STORED, Precision
 from ..deploy.build.artifact import Artifact
+from ..deploy.runtime.artifact.manifest import main_function
 from ..deploy.runtime.executable import Executable
 from ..deploy.runtime.load import load
-from ..deploy.runtime.manifest import main_function
 from ..deploy.runtime.tensors import to_numpy
 from ..device import TargetSpec, cuda_devices, host_cpu, rocm_devices
 from ..errors import UserError
@@ -39,12 +39,12 @@ def fastest_precision(
 
     Parameters
     ----------
-    compile_in : callable
+    compile_in
         Compiles the model in a precision.
-    bound : float, optional
+    bound
         Largest max|a-b|/max|b| of an output, against float32's; the tolerance of `check` for the
         precision when omitted.
-    samples : mapping of str to array
+    samples
         Inputs of ``main``; those that are not there are drawn.
 
     Returns

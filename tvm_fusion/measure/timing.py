@@ -25,27 +25,15 @@ TOLERANCE = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-
 
 @dataclass(frozen=True)
 class Effort:
-    """How long a measurement takes.
+    """How long a measurement takes."""
 
-    Attributes
-    ----------
-    seconds : float
-        Of calls, for each of the two.
-    fewest, most : int
-        Rounds.
-    hopeless : float
-        Ratio above which the rounds end after the fewest.
-    timeout : float
-        Seconds for building and measuring, after which the process is killed.
-    swept : int
-        Bytes read before each call, so that the last cache holds no weights; see :func:`swept`.
-    """
-
-    seconds: float = 0.1
+    seconds: float = 0.1  # of calls, for each of the two
+    # Rounds.
     fewest: int = 4
     most: int = 40
-    hopeless: float = 1.3
-    timeout: float = 60.0
+    hopeless: float = 1.3  # ratio above which the rounds end after the fewest
+    timeout: float = 60.0  # seconds for building and measuring, after which the process is killed
+    # Bytes read before each call, so that the last cache holds no weights; see :func:`swept`.
     swept: int = 0
 
 
@@ -54,7 +42,7 @@ def swept(weight_bytes: int, cache_bytes: int | None) -> int:
 
     Parameters
     ----------
-    cache_bytes : int or None
+    cache_bytes
         Of the last cache; ``None`` if it is not known.
     """
     size = (cache_bytes or 0) * 5 // 4
@@ -71,9 +59,9 @@ def in_turns(
 
     Parameters
     ----------
-    clock : callable
+    clock
         Gives seconds.
-    inputs : sequence of numpy.ndarray
+    inputs
         What the last cache holds, if it is swept.
     """
     junk = np.zeros(EVICTED // 4, "float32")
@@ -132,9 +120,9 @@ def check_same(
 
     Parameters
     ----------
-    looser : float
+    looser
         Times the tolerance of one kernel.
-    least : float
+    least
         Tolerance of floating-point results whose own is less.
     """
     for one, other in zip(actual, expected, strict=True):

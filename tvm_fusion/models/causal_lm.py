@@ -31,17 +31,17 @@ def causal_lm(
     ----------
     model : transformers.PreTrainedModel
         One for causal language modelling, in evaluation mode, on the CPU.
-    max_length : int
+    max_length
         Positions of the caches: prompt and generated tokens together. Layers of sliding-window
         attention keep the window alone, and recurrent layers their state.
-    batch : int
+    batch
         Sequences that advance together. Sequences of lengths of their own have sessions of their
         own.
-    chunk : int, optional
+    chunk
         Most tokens of one call of ``prefill``, by default 512; sessions split longer prompts. With
         recurrent layers, which transformers unrolls over time, it is the number of tokens of each
         call, by default 16, and sessions decode what is left.
-    strict : bool
+    strict
         As of ``torch.export.export``.
 
     Returns

@@ -17,17 +17,10 @@ from ..errors import UserError
 
 @dataclass(frozen=True)
 class Programs(Mapping[str, ExportedProgram]):
-    """Programs of one model by name, as :func:`tvm_fusion.compile` takes them.
+    """Programs of one model by name, as :func:`tvm_fusion.compile` takes them."""
 
-    Attributes
-    ----------
-    programs : dict of str to ExportedProgram
-        Over the same weights and caches.
-    caches : tuple of str
-        Inputs that the programs write to: ``in_place`` of :func:`tvm_fusion.compile`.
-    """
-
-    programs: Mapping[str, ExportedProgram]
+    programs: Mapping[str, ExportedProgram]  # over the same weights and caches
+    # Inputs that the programs write to: ``in_place`` of :func:`tvm_fusion.compile`.
     caches: tuple[str, ...]
 
     def __getitem__(self, name: str) -> ExportedProgram:
@@ -50,7 +43,7 @@ def exported(
 
     Parameters
     ----------
-    tokens : int
+    tokens
         The most of ``input_ids``, of which there are 2 at least; 0 for as many as are given.
     """
     shapes = tree_map(lambda _: {}, inputs)
@@ -73,7 +66,7 @@ def check(model: Any, is_encoder_decoder: bool, sizes: dict[str, tuple[int | Non
 
     Parameters
     ----------
-    sizes : dict of str to tuple of int
+    sizes
         By name, a size or None, and the least one.
 
     Raises

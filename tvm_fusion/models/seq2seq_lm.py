@@ -33,9 +33,9 @@ def seq2seq_lm(
     ----------
     model : transformers.PreTrainedModel
         Such as T5ForConditionalGeneration, in evaluation mode, on the CPU.
-    max_length : int
+    max_length
         Positions of the decoder.
-    source_length : int, optional
+    source_length
         Tokens of the encoder, those that ``attention_mask`` leaves out included. Of a model of
         audio, the configuration says how many frames there are.
     batch, chunk, strict
@@ -81,7 +81,7 @@ class _Decoder(nn.Module):
 
     Parameters
     ----------
-    given : dict of str to Tensor
+    given
         An example of what the encoder takes.
 
     Attributes

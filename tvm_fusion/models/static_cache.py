@@ -27,7 +27,7 @@ class State:
 
     Attributes
     ----------
-    name : str
+    name
         Of the buffer: ``keys_0``.
     holder, key : object, str, or dict, int
         Where the cache's layer reads it: its attribute, or an entry of its states.

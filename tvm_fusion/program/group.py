@@ -23,18 +23,18 @@ class Group:
 
     Parameters
     ----------
-    hidden : container of Value
+    hidden
         Results that other operators are not to read from this group: they compute them themselves.
 
     Attributes
     ----------
-    members : tuple of Operator
+    members
         In topological order.
     inputs : tuple of Value
         What members read from outside, constants included, without duplicates.
     outputs : tuple of Value
         What is used outside, in the members' order.
-    scalars : tuple of tirx.Var
+    scalars
         Symbolic variables that no input has as a bare extent; kernels take them as parameters.
     """
 

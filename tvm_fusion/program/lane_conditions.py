@@ -24,7 +24,7 @@ def decide_for_blocks(stage: Stage) -> Stage:
 
     Parameters
     ----------
-    stage : Stage
+    stage
         Its axes of known extents, at the end of which lanes are, are tried.
     """
     analyzer = sym.Analyzer()
@@ -41,11 +41,11 @@ def decide_for_lanes(value: ir.Expr, axes: Sequence[Axis], analyzer: sym.Analyze
 
     Parameters
     ----------
-    value : PrimExpr
+    value
         Its comparisons of int64 are tried.
-    axes : sequence of Axis
+    axes
         The lanes, of known extents.
-    analyzer : Analyzer
+    analyzer
         Knows the ranges of all variables.
     """
 

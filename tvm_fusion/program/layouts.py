@@ -34,15 +34,9 @@ _LANES = 8  # of a CPU whose vectors are not known; elements of 16 bits in a cop
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the channels of an image tensor are in memory.
+    """Where the channels of an image tensor are in memory."""
 
-    Attributes
-    ----------
-    block : int
-        Channels of a block, which are the last axis; 0 where all of them are.
-    """
-
-    block: int
+    block: int  # channels of a block, which are the last axis; 0 where all of them are
 
     def name(self, rank: int) -> str:
         """Name the layout of tensors of some rank, such as ``NHWC`` or ``NCHW16c``."""
@@ -114,9 +108,9 @@ def read_map(shape: Sequence[ir.Expr], dtype: str, layout: Layout) -> tirx.PrimF
 
     Parameters
     ----------
-    shape : sequence of PrimExpr
+    shape
         Of the tensor of the graph; the number of channels is known.
-    dtype : str
+    dtype
         Of its elements.
 
     Returns

@@ -28,7 +28,7 @@ def primitive_function(group: Group, attrs: Mapping[str, object] | None = None) 
 
     Parameters
     ----------
-    attrs : Mapping, optional
+    attrs
         Attributes besides ``Primitive``.
 
     Returns
@@ -107,13 +107,13 @@ def call_group(
 
     Parameters
     ----------
-    group : Group
+    group
         What it is made of.
-    args : sequence of relax.Expr
+    args
         In the order of the group's inputs.
-    known : mapping of Var to PrimExpr, optional
+    known
         The caller's extents for the group's symbolic variables, where these are not the caller's.
-    span : ir.Span, optional
+    span
         The user's names of its operators, where the members' variables do not have them.
     """
 

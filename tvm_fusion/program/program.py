@@ -20,26 +20,17 @@ from .to_tir import element_of, prim_func_of
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What a group of operators computes.
+    """What a group of operators computes."""
 
-    Attributes
-    ----------
-    inputs, outputs : tuple of Buffer
-        In the order of the group's inputs and outputs. No stage reads an output.
-    scalars : tuple of Var
-        Symbolic variables that are no bare dimension of an input.
-    stages : tuple of Stage
-        In an order in which every target is complete before another stage reads it.
-    row_rank : int
-        The first ``row_rank`` axes are the rows: the same in every stage, and every load of an
-        earlier stage's target stays within its own row: the first indices of the load, and of the
-        target's write, are the rows of the stage.
-    """
-
+    # In the order of the group's inputs and outputs. No stage reads an output.
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
-    scalars: tuple[ir.Var, ...]
+    scalars: tuple[ir.Var, ...]  # symbolic variables that are no bare dimension of an input
+    # In an order in which every target is complete before another stage reads it.
     stages: tuple[Stage, ...]
+    # The first ``row_rank`` axes are the rows: the same in every stage, and every load of an
+    # earlier stage's target stays within its own row: the first indices of the load, and of the
+    # target's write, are the rows of the stage.
     row_rank: int
 
     @cached_property
@@ -53,7 +44,7 @@ class Program:
 
         Parameters
         ----------
-        indices : sequence of PrimExpr
+        indices
             The element, one index per dimension of the output (int64).
 
         Returns

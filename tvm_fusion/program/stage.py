@@ -18,18 +18,10 @@ class Unstructured(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """One iterator of a stage, from 0 to ``extent``.
+    """One iterator of a stage, from 0 to ``extent``."""
 
-    Attributes
-    ----------
-    var : Var
-        Its variable (int64), unique to the stage.
-    extent : PrimExpr
-        The number of iterations, possibly symbolic.
-    """
-
-    var: ir.Var
-    extent: ir.Expr
+    var: ir.Var  # its variable (int64), unique to the stage
+    extent: ir.Expr  # the number of iterations, possibly symbolic
 
     @property
     def size(self) -> int | None:
@@ -39,56 +31,32 @@ class Axis:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """A write index solved for the axes.
+    """A write index solved for the axes."""
 
-    Attributes
-    ----------
-    dims : tuple of PrimExpr
-        A variable for each dimension of the target, or 0 where its extent is 1.
-    axes : tuple of PrimExpr
-        Each axis in terms of them.
-    """
-
+    # A variable for each dimension of the target, or 0 where its extent is 1.
     dims: tuple[ir.Expr, ...]
-    axes: tuple[ir.Expr, ...]
+    axes: tuple[ir.Expr, ...]  # each axis in terms of them
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """``targets[k][indices[k]] = values[k]`` over all axes.
+    """``targets[k][indices[k]] = values[k]`` over all axes."""
 
-    Attributes
-    ----------
-    name : str
-        Unique within the program, for a reader.
-    axes : tuple of Axis
-        Data-parallel axes, rows first.
-    reduce : tuple of Axis
-        Reduction axes; empty for a map.
-    targets : tuple of Buffer
-        What is written; several for a tuple reduction such as argmax, one otherwise.
-    indices : tuple of tuple of PrimExpr
-        Where each target is written, in terms of ``axes``; no two points write the same element.
-    values : tuple of PrimExpr
-        What is written: expressions over loads of inputs and of earlier stages' targets. For a
-        reduction the whole update, with loads of its own targets at the write index, such as
-        ``max(T[i], x[i, k])``.
-    init : tuple of PrimExpr or None
-        The initial values of a reduction; ``None`` for a map.
-    solution : Solution, optional
-        Of a map whose write index is not its axes in some order: which point writes an element.
-    operator : str
-        Title of the operator that it is part of; empty for a stage that a template adds.
-    """
-
-    name: str
-    axes: tuple[Axis, ...]
-    reduce: tuple[Axis, ...]
+    name: str  # unique within the program, for a reader
+    axes: tuple[Axis, ...]  # data-parallel axes, rows first
+    reduce: tuple[Axis, ...]  # reduction axes; empty for a map
+    # What is written; several for a tuple reduction such as argmax, one otherwise.
     targets: tuple[Buffer, ...]
+    # Where each target is written, in terms of ``axes``; no two points write the same element.
     indices: tuple[tuple[ir.Expr, ...], ...]
+    # What is written: expressions over loads of inputs and of earlier stages' targets. For a
+    # reduction the whole update, with loads of its own targets at the write index, such as
+    # ``max(T[i], x[i, k])``.
     values: tuple[ir.Expr, ...]
-    init: tuple[ir.Expr, ...] | None
+    init: tuple[ir.Expr, ...] | None  # the initial values of a reduction; ``None`` for a map
+    # Of a map whose write index is not its axes in some order: which point writes an element.
     solution: Solution | None = None
+    # Title of the operator that it is part of; empty for a stage that a template adds.
     operator: str = ""
 
     @property

@@ -33,18 +33,10 @@ def unique(func: tirx.PrimFunc, name: str) -> ir.GlobalVar:
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A group under layouts, and which of its tensors stand for which of the original ones.
+    """A group under layouts, and which of its tensors stand for which of the original ones."""
 
-    Attributes
-    ----------
-    group : Group
-        With the index maps as members.
-    original : mapping of Value to Value
-        Of its inputs and outputs: those of the original group.
-    """
-
-    group: Group
-    original: Mapping[Value, Value]
+    group: Group  # with the index maps as members
+    original: Mapping[Value, Value]  # of its inputs and outputs: those of the original group
 
 
 def variant(
@@ -57,13 +49,13 @@ def variant(
 
     Parameters
     ----------
-    group : Group
+    group
         Over the layout of the graph.
-    layouts : mapping of Value to Layout
+    layouts
         Of some of its inputs and outputs.
-    naming : callable
+    naming
         Names the PrimFuncs of index maps.
-    twice : collection of Value
+    twice
         Outputs among these that it writes in the layout of the graph as well.
 
     Returns

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import itertools
 import logging
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
+from onnxruntime.quantization import CalibrationDataReader
 
 from ..config import unknown_name
 from ..errors import UserError
@@ -22,6 +25,109 @@ from ..frontend.onnx_model import file as onnx_file
 from ..frontend.program_file import is_program_file
 from ..frontend.quiet import quiet_importer
 from .samples import inputs_of, read_samples
+
+# A result of the model that is quantized is renamed before its QuantizeLinear.
+_RENAMED = "_QuantizeLinear_Input"
+_DEQUANTIZED = "_DequantizeLinear_Output"
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """What quantization changes in the result of a node."""
+
+    # The node's name (of its output where it has none), and its ONNX operator.
+    node: str
+    operator: str
+    # Root of the squares' sum of the differences, over that of the float values: what all layers up
+    # to this one have changed.
+    error: float
+
+
+def reader(samples: Sequence[Mapping[str, np.ndarray]]) -> Any:
+    """Hand samples to the quantizer one by one."""
+    waiting: Iterator[Mapping[str, np.ndarray]] = iter(samples)
+
+    class Reader(CalibrationDataReader):
+        def get_next(self) -> Any:
+            sample = next(waiting, None)
+            return None if sample is None else dict(sample)
+
+    return Reader()
+
+
+def layer_errors(
+    plain: Path, made: Path, samples: Sequence[Mapping[str, np.ndarray]]
+) -> tuple[list[LayerError], dict[str, float]]:
+    """Run both models.
+
+    Returns
+    -------
+    layers : list of LayerError
+        Of the nodes that both have, the largest error first.
+    outputs : dict of str to float
+        Errors of the results.
+    """
+    float_model, quantized = onnx.load(plain), onnx.load(made)
+    results = [output.name for output in float_model.graph.output]
+    there = {name: node for node in quantized.graph.node for name in node.output}
+    pairs: dict[str, str] = {}
+    nodes: dict[str, onnx.NodeProto] = {}
+    for node in float_model.graph.node:
+        for name in node.output[:1]:
+            renamed = f"{name}{_RENAMED}"
+            if name in there:
+                pairs[name] = renamed if renamed in there else name
+                nodes[name] = there[pairs[name]]
+                if nodes[name].op_type != node.op_type:  # a ReLU that the range replaces
+                    dequantized = f"{name}{_DEQUANTIZED}"
+                    pairs[name] = dequantized if dequantized in there else name
+    pairs |= {name: pairs.get(name, name) for name in results}
+    sessions = _session(float_model, pairs), _session(quantized, {*pairs.values(), *results})
+    squares = {name: np.zeros(2) for name in [*pairs, *results]}
+    of_results = {name: np.zeros(2) for name in results}
+    for sample in samples:
+        expected, found = (_run(session, sample) for session in sessions)
+        for name, other in pairs.items():
+            squares[name] += _squares(expected[name], found[other])
+        for name in results:
+            of_results[name] += _squares(expected[name], found[name])
+    layers = [
+        LayerError(node.name or name, node.op_type, _ratio(squares[name]))
+        for name, node in nodes.items()
+    ]
+    layers.sort(key=lambda layer: -layer.error)
+    return layers, {name: _ratio(sums) for name, sums in of_results.items()}
+
+
+def _session(model: onnx.ModelProto, names: Any) -> onnxruntime.InferenceSession:
+    """Make a session that returns intermediate results as well."""
+    known = {output.name for output in model.graph.output}
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(set(names) - known))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    # Optimizations would replace the nodes, by ones whose sums saturate on some CPUs.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def _run(session: Any, sample: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(sample)), strict=True))
+
+
+def _squares(expected: np.ndarray, found: np.ndarray) -> np.ndarray:
+    if expected.dtype.kind != "f" or expected.shape != found.shape:
+        return np.zeros(2)
+    difference = found.astype(np.float64) - expected
+    return np.array([np.sum(difference**2), np.sum(expected.astype(np.float64) ** 2)])
+
+
+def _ratio(sums: np.ndarray) -> float:
+    changed, whole = sums
+    return 0.0 if changed == 0 else math.sqrt(changed / whole) if whole else math.inf
+
 
 METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
 ACTIVATIONS = {"uint8": "QUInt8", "int8": "QInt8"}
@@ -40,26 +146,13 @@ _COMPARED = 4  # samples of the report
 
 @dataclass(frozen=True)
 class Quantized:
-    """A quantized model on disk.
+    """A quantized model on disk."""
 
-    Attributes
-    ----------
-    output : Path
-        The file.
-    samples : int
-        How many samples gave the ranges.
-    layers : list of LayerError
-        The largest error first.
-    outputs : dict of str to float
-        Errors of the results, as those of layers.
-    bytes_before, bytes_after : int
-        Of the files, with their weights.
-    """
-
-    output: Path
-    samples: int
-    layers: list[Any]
-    outputs: dict[str, float]
+    output: Path  # the file
+    samples: int  # how many samples gave the ranges
+    layers: list[Any]  # the largest error first
+    outputs: dict[str, float]  # errors of the results, as those of layers
+    # Of the files, with their weights.
     bytes_before: int
     bytes_after: int
 
@@ -86,19 +179,19 @@ def quantize(
 
     Parameters
     ----------
-    model : str or os.PathLike
+    model
         A float ONNX file.
-    data : str or os.PathLike
+    data
         See :func:`tvm_fusion.quantization.samples.read_samples`.
-    output : str or os.PathLike
+    output
         The file to write.
-    samples : int
+    samples
         Calls of the model that give the ranges, at most.
     method : {"minmax", "entropy", "percentile"}
         How a range follows from what samples have.
     activations : {"uint8", "int8"}
         int8 is symmetric.
-    exclude : sequence of str
+    exclude
         Names of nodes that stay in float.
 
     Returns
@@ -122,7 +215,7 @@ def quantize(
     if importlib.util.find_spec("onnxruntime") is None:
         raise UserError("quantize needs ONNX Runtime", None, "pip install 'tvm_fusion[onnx]'")
     given = read_samples(data, inputs_of(proto), samples)
-    from .layer_errors import layer_errors
+    pass
 
     with tempfile.TemporaryDirectory(prefix="tvm_fusion-") as folder, _quiet():
         plain, made = Path(folder, "float.onnx"), Path(folder, "quantized.onnx")
@@ -199,7 +292,7 @@ def _write(
     )
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    from .layer_errors import reader
+    pass
 
     _name_nodes(model)
     # As a file: of a model in memory ONNX Runtime hides what shapes depend on, such as axes.

@@ -46,12 +46,12 @@ def read_samples(
 
     Parameters
     ----------
-    data : str or os.PathLike
+    data
         An ``.npz`` file of arrays by input name, or a folder of such files, in the order of their
         names; of a model with one input ``.npy`` files as well. The first axis of an array counts
         samples: it is cut into pieces of the model's own first extent, of one where that is
         symbolic.
-    limit : int
+    limit
         Pieces that are read at most.
 
     Returns

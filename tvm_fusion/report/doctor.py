@@ -25,24 +25,13 @@ _EXTRAS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """One thing that was looked at."""
 
-    Attributes
-    ----------
-    topic : str
-        What: stable, such as ``compile for cuda``.
-    ok : bool
-        Whether it is there and usable.
-    found : str
-        What was found, or why it cannot be used.
-    advice : str, optional
-        The command that brings what is missing; None when nothing is missing, or when no command
-        would (a GPU).
-    """
-
-    topic: str
-    ok: bool
-    found: str
+    topic: str  # what: stable, such as ``compile for cuda``
+    ok: bool  # whether it is there and usable
+    found: str  # what was found, or why it cannot be used
+    # The command that brings what is missing; None when nothing is missing, or when no command
+    # would (a GPU).
     advice: str | None = None
 
 

@@ -31,33 +31,15 @@ Plans = Mapping[relax.DataflowBlock, Plan]
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """A model as the fusion stage takes it, with the plan of every dataflow block.
+    """A model as the fusion stage takes it, with the plan of every dataflow block."""
 
-    Attributes
-    ----------
-    spec : TargetSpec
-        What kernels are for.
-    config : FusionConfig
-        The user's options.
-    imported : Imported
-        The model as it came in.
-    mod : tvm.IRModule
-        Legalised, all code in dataflow blocks.
-    plans : mapping of DataflowBlock to Plan
-        In the order of functions and blocks.
-    functions : mapping of DataflowBlock to str
-        Name of the function that each block is in.
-    database : Profile, optional
-        The profile database, which decides about layouts, too.
-    """
-
-    spec: TargetSpec
-    config: FusionConfig
-    imported: Imported
-    mod: tvm.IRModule
-    plans: Plans
-    functions: Mapping[relax.DataflowBlock, str]
-    database: Profile | None = None
+    spec: TargetSpec  # what kernels are for
+    config: FusionConfig  # the user's options
+    imported: Imported  # the model as it came in
+    mod: tvm.IRModule  # legalised, all code in dataflow blocks
+    plans: Plans  # in the order of functions and blocks
+    functions: Mapping[relax.DataflowBlock, str]  # name of the function that each block is in
+    database: Profile | None = None  # the profile database, which decides about layouts, too
 
     @property
     def main(self) -> str:

@@ -88,7 +88,7 @@ def progress_line(stage: Stage, stage_began: float, began: float) -> str:
 
     Parameters
     ----------
-    stage_began, began : float
+    stage_began, began
         Of the monotonic clock.
     """
     now = time.monotonic()

@@ -50,9 +50,9 @@ def onnx_reference(
 
     Parameters
     ----------
-    inputs : mapping of str to numpy.ndarray
+    inputs
         By name; floats of another width than the model's are converted.
-    constants : mapping of str to numpy.ndarray, optional
+    constants
         Values of the inputs that were bound when the model was compiled.
 
     Returns

@@ -22,10 +22,10 @@ def run_program(
 
     Parameters
     ----------
-    inputs : mapping of str to numpy.ndarray
+    inputs
         By name, buffers that the program changes among them; floats of another width than the
         program's are converted.
-    source : str
+    source
         What to call the program in errors.
 
     Returns

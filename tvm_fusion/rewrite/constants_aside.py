@@ -25,7 +25,7 @@ def with_constants_aside(mod: tvm.IRModule, apply: ir.transform.Pass) -> tvm.IRM
 
     Parameters
     ----------
-    apply : Pass
+    apply
         Neither adds nor removes parameters, nor asks for the elements of constants but to compare
         them.
 

@@ -106,9 +106,9 @@ def becomes(call: relax.Call, index: int, exponent: np.ndarray | None = None) ->
 
     Parameters
     ----------
-    index : int
+    index
         Which of its tensors has them, those in tuples counted one by one.
-    exponent : numpy.ndarray, optional
+    exponent
         That of a power, where it is known: a positive one keeps what it is given.
 
     Returns
@@ -137,11 +137,11 @@ def asked(
 
     Parameters
     ----------
-    index : int
+    index
         Which of its tensors it is.
-    result : NonFinite
+    result
         Which ones of the result may.
-    exponent : numpy.ndarray, optional
+    exponent
         As :func:`becomes` takes it.
     """
     return _asked(becomes(call, index, exponent), result)

@@ -17,7 +17,7 @@ class Readers:
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         The results of functions that others call are taken to be asked about; those of the others
         are the model's.
     """
@@ -38,7 +38,7 @@ class Readers:
 
         Parameters
         ----------
-        name : str
+        name
             Of the function in the module.
 
         Returns

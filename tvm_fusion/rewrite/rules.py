@@ -29,9 +29,9 @@ def laws(allow: Collection[str] = (), without: Collection[str] = ()) -> tuple[La
 
     Parameters
     ----------
-    allow : collection of str
+    allow
         Flags: laws that need none of the others.
-    without : collection of str
+    without
         Names of rules that are switched off.
     """
     return allowed(allow, without, (*LAWS, *_registry.added))

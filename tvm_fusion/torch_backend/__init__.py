@@ -43,11 +43,11 @@ def compile_graph(
     ----------
     gm : torch.fx.GraphModule
         The graph.
-    example_inputs : sequence
+    example_inputs
         Its arguments in this call: parameters, buffers, inputs, integers.
-    mode : str, optional
+    mode
         Of ``torch.compile``: none is taken.
-    options : mapping, optional
+    options
         See :class:`tvm_fusion.torch_backend.options.BackendOptions`.
 
     Returns

@@ -48,13 +48,13 @@ class Graph:
     ----------
     traced : torch.fx.GraphModule
         Of ATen operators.
-    values : sequence
+    values
         Its arguments as they were traced: fake tensors and symbolic numbers.
-    names : mapping of int to str
+    names
         What the user calls arguments of dynamo's graph.
-    given : sequence
+    given
         Arguments of dynamo's graph in the call that it was traced for.
-    options : BackendOptions
+    options
         Of the user.
     """
 
@@ -180,11 +180,11 @@ class Program:
 
     Parameters
     ----------
-    made : TensorProgram
+    made
         How arguments and results come about.
-    executable : Executable or None
+    executable
         None where the graph computes no tensor.
-    static : collection of str
+    static
         Inputs that lie at the same addresses in every call, as a rule.
     """
 

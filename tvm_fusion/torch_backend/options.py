@@ -17,29 +17,19 @@ _OWN = ("target", "cache", "freeze", "fallback")
 
 @dataclass(frozen=True)
 class BackendOptions:
-    """Options of all graphs of a model.
+    """Options of all graphs of a model."""
 
-    Attributes
-    ----------
-    target : str, optional
-        As of :func:`tvm_fusion.compile`; by default the device of the graph's tensors.
-    cache : bool or str
-        Folder of artifacts that were compiled before, also by other processes; True for the
-        user's. Off where ``profile`` or ``dump`` is given.
-    freeze : bool
-        Make parameters and buffers constants, which may be folded and packed: faster, but later
-        changes of them are not seen.
-    fallback : bool
-        Let PyTorch run a graph that cannot be compiled, and warn; by default it is an error.
-    config : FusionConfig
-        Options of the compilation.
-    """
-
+    # As of :func:`tvm_fusion.compile`; by default the device of the graph's tensors.
     target: str | None = None
+    # Folder of artifacts that were compiled before, also by other processes; True for the user's.
+    # Off where ``profile`` or ``dump`` is given.
     cache: bool | str | Path = True
+    # Make parameters and buffers constants, which may be folded and packed: faster, but later
+    # changes of them are not seen.
     freeze: bool = False
+    # Let PyTorch run a graph that cannot be compiled, and warn; by default it is an error.
     fallback: bool = False
-    config: FusionConfig = field(default_factory=FusionConfig)
+    config: FusionConfig = field(default_factory=FusionConfig)  # options of the compilation
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None) -> BackendOptions:

@@ -30,27 +30,18 @@ from torch.export.graph_signature import (
 )
 from torch.utils import _pytree as pytree
 
-from ..frontend.dims import identifier
+from ..frontend.dimensions.symbolic import identifier
 
 _ATEN = torch.ops.aten
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An input of a program.
+    """An input of a program."""
 
-    Attributes
-    ----------
-    index : int
-        Of the graph's arguments.
-    name : str
-        In the program.
-    order : tuple of int, optional
-        Axes of the argument in the order of its memory, where that is another.
-    """
-
-    index: int
-    name: str
+    index: int  # of the graph's arguments
+    name: str  # in the program
+    # Axes of the argument in the order of its memory, where that is another.
     order: tuple[int, ...] | None
 
 
@@ -88,26 +79,14 @@ Result = Computed | Given | Extent | Plain
 
 @dataclass(frozen=True)
 class TensorProgram:
-    """A graph as a program.
+    """A graph as a program."""
 
-    Attributes
-    ----------
-    program : torch.export.ExportedProgram or None
-        None where the graph computes no tensor.
-    arguments : tuple of Argument
-        The program's inputs, in order.
-    results : tuple of (Computed or Given or Extent or Plain)
-        How the graph's results come of its arguments and the program's outputs.
-    in_place : mapping of str to str
-        By input that is written to, the output that is to lie there.
-    copies : mapping of int to int
-        By argument that is written to as a whole, the number of the output that it is to hold.
-    """
-
-    program: torch.export.ExportedProgram | None
-    arguments: tuple[Argument, ...]
+    program: torch.export.ExportedProgram | None  # none where the graph computes no tensor
+    arguments: tuple[Argument, ...]  # the program's inputs, in order
+    # How the graph's results come of its arguments and the program's outputs.
     results: tuple[Result, ...]
-    in_place: Mapping[str, str]
+    in_place: Mapping[str, str]  # by input that is written to, the output that is to lie there
+    # By argument that is written to as a whole, the number of the output that it is to hold.
     copies: Mapping[int, int]
 
 
@@ -175,15 +154,15 @@ def tensor_program(
     ----------
     traced : torch.fx.GraphModule
         Of ATen operators, without mutations but by ``copy_`` into its arguments; it is copied.
-    values : sequence
+    values
         The graph's arguments as they were traced: fake tensors and symbolic numbers.
-    names : mapping of int to str
+    names
         What to call arguments.
-    weights : mapping of int to torch.Tensor
+    weights
         Arguments that become weights of the program.
     numbers : mapping of int to (int or float)
         Values of the arguments that :func:`unplaced` lists.
-    may_write : bool
+    may_write
         Whether arguments may be written to in place, where one position of them changes.
     """
     gm = fx.GraphModule(traced, fx.Graph())

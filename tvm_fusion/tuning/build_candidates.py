@@ -45,21 +45,11 @@ Failures = list[tuple[Config, str]]
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """One of the modules that are measured beside each other.
+    """One of the modules that are measured beside each other."""
 
-    Attributes
-    ----------
-    config : Config
-        What tells it from the others.
-    mod : tvm.IRModule
-        Groups, and ``main``, of the same tensors in all of them.
-    tuned : callable
-        Gives the configurations of its kernels.
-    """
-
-    config: Config
-    mod: tvm.IRModule
-    tuned: Lookup
+    config: Config  # what tells it from the others
+    mod: tvm.IRModule  # groups, and ``main``, of the same tensors in all of them
+    tuned: Lookup  # gives the configurations of its kernels
 
 
 class _Packed(Exception):
@@ -78,9 +68,9 @@ def export_task(
 
     Parameters
     ----------
-    folder : Path
+    folder
         Gets ``NUMBER_PLACE.so``.
-    model_bytes : int
+    model_bytes
         Weights that contractions of the model read.
 
     Returns
@@ -120,11 +110,11 @@ def export_question(
 
     Parameters
     ----------
-    mods : sequence of tvm.IRModule
+    mods
         The alternatives, whose ``main`` take and return the same tensors.
-    tolerance : float
+    tolerance
         Error over the largest value that their results may differ by.
-    tuned : callable
+    tuned
         Gives the configurations of their kernels.
     spec, folder, number, model_bytes
         As of :func:`export_task`; the libraries are ``qNUMBER_PLACE.so``.

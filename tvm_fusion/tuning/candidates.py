@@ -79,13 +79,13 @@ def export_candidates(
         As of :func:`tvm_fusion.tune`; the device need not be present. With ``config.profile``, what
         the planner would measure comes first: as long as it has questions that the records do not
         answer, the folder has their alternatives, and no candidates of kernels.
-    folder : str or os.PathLike
+    folder
         Made; must be empty if it exists.
-    db : str or os.PathLike
+    db
         Records: what they have is not built again; what cannot be built is recorded.
-    budget : str
+    budget
         ``trials=N``: candidates besides defaults, shared among the tasks by their time.
-    progress : callable
+    progress
         Told in a line what is done next.
 
     Returns
@@ -227,9 +227,9 @@ class QuestionExport:
 
     Parameters
     ----------
-    budget : Budget
+    budget
         How many questions; or how long to build.
-    tuned : callable
+    tuned
         Gives the configurations that kernels will have.
 
     Attributes
@@ -298,7 +298,7 @@ def choose(found: Sequence[Estimated], default: Config, count: int) -> list[Conf
     ----------
     found : sequence of (Config, float)
         A design space with the clocks of each.
-    default : Config
+    default
         The first one that is chosen.
     """
     ranked = [

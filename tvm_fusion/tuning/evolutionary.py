@@ -38,7 +38,7 @@ class EvolutionarySearch:
 
     Parameters
     ----------
-    configs : sequence of Config
+    configs
         The design space, the default first.
 
     Raises

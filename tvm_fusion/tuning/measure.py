@@ -103,7 +103,7 @@ def build(
 
     Parameters
     ----------
-    change : callable
+    change
         Changes the scheduled module before it is lowered.
 
     Raises

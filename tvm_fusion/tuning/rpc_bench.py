@@ -42,14 +42,9 @@ _FORM = "local, or rpc://host:port/key of a tracker"
 
 @dataclass(frozen=True)
 class Tracker:
-    """A tracker and the key of its servers.
+    """A tracker and the key of its servers."""
 
-    Attributes
-    ----------
-    host, port, key
-        As ``rpc://host:port/key`` names them.
-    """
-
+    # As ``rpc://host:port/key`` names them.
     host: str
     port: int
     key: str

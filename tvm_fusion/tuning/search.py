@@ -30,7 +30,7 @@ class Search:
 
     Parameters
     ----------
-    configs : sequence of Config
+    configs
         The design space, the default first.
     """
 

@@ -27,21 +27,11 @@ EXPECTED = 0.5  # of the gain that winners have alone
 
 @dataclass(frozen=True)
 class Winner:
-    """A configuration that is faster than its task's default, measured alone.
+    """A configuration that is faster than its task's default, measured alone."""
 
-    Attributes
-    ----------
-    key : Key
-        Of the task.
-    config : Config
-        The configuration.
-    gain_us : float
-        Microseconds that all calls of a run are faster.
-    """
-
-    key: Key
-    config: Config
-    gain_us: float
+    key: Key  # of the task
+    config: Config  # the configuration
+    gain_us: float  # microseconds that all calls of a run are faster
 
 
 class Model(Protocol):
@@ -56,7 +46,7 @@ class Selection:
 
     Parameters
     ----------
-    has_time : callable
+    has_time
         Whether there is time for another race.
 
     Attributes

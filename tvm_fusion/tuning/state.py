@@ -16,37 +16,19 @@ LEAST = 0.05  # of a task's time, that may be gained where its kernel is the fas
 
 @dataclass(eq=False)
 class TaskState:
-    """A task while it is tuned.
-
-    Attributes
-    ----------
-    search : Search
-        What proposes its configurations.
-    default_us : float
-        Of its kernels with the default; infinite until it is measured.
-    trials, failed : int
-        Configurations measured, those without a time among them.
-    ratio : float
-        Time of the winner over the default's; 1 if there is none.
-    winner : Config or None
-        What was faster than the default in races, fastest of all.
-    fastest : Trial or None
-        The trial of the least ratio.
-    idle : int
-        Batches since the last gain.
-    raced : set of str
-        Configurations that have been in races of this run.
-    """
+    """A task while it is tuned."""
 
     task: Task
-    search: Search | EvolutionarySearch
-    default_us: float = 0.0
+    search: Search | EvolutionarySearch  # what proposes its configurations
+    default_us: float = 0.0  # of its kernels with the default; infinite until it is measured
+    # Configurations measured, those without a time among them.
     trials: int = 0
     failed: int = 0
-    ratio: float = 1.0
-    winner: Config | None = None
-    fastest: Trial | None = None
-    idle: int = 0
+    ratio: float = 1.0  # time of the winner over the default's; 1 if there is none
+    winner: Config | None = None  # what was faster than the default in races, fastest of all
+    fastest: Trial | None = None  # the trial of the least ratio
+    idle: int = 0  # batches since the last gain
+    # Configurations that have been in races of this run.
     raced: set[str] = field(default_factory=set)
 
     @property

@@ -33,75 +33,38 @@ MAIN = "main"
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A group whose kernels can have several configurations.
+    """A group whose kernels can have several configurations."""
 
-    Attributes
-    ----------
-    key : Key
-        What its records belong to.
-    title : str
-        Its operators and the shapes of its outputs, for a reader.
-    calls : int
-        How often the model calls it.
-    claim : Claim
-        With the default configuration.
-    configs : tuple of Config
-        The design space, the default first.
-    mod : tvm.IRModule
-        The group, and ``main``, which calls it with the constants that the model passes.
-    """
-
-    key: Key
-    title: str
-    calls: int
-    claim: Claim
-    configs: tuple[Config, ...]
+    key: Key  # what its records belong to
+    title: str  # its operators and the shapes of its outputs, for a reader
+    calls: int  # how often the model calls it
+    claim: Claim  # with the default configuration
+    configs: tuple[Config, ...]  # the design space, the default first
+    # The group, and ``main``, which calls it with the constants that the model passes.
     mod: tvm.IRModule
 
 
 @dataclass(frozen=True, eq=False)
 class Fixed:
-    """A group without choices.
+    """A group without choices."""
 
-    Attributes
-    ----------
-    claim : Claim
-        Of its template.
-    calls : int
-        How often the model calls it.
-    """
-
-    claim: Claim
-    calls: int
+    claim: Claim  # of its template
+    calls: int  # how often the model calls it
 
 
 @dataclass(frozen=True)
 class Survey:
-    """The groups of a model.
+    """The groups of a model."""
 
-    Attributes
-    ----------
-    tasks : tuple of Task
-        Those that can be tuned.
-    fixed : tuple of Fixed
-        Distinct groups whose templates offer one configuration.
-    symbolic : int
-        Distinct groups of symbolic shapes that have choices: there is no one shape to measure.
-    weight_bytes : int
-        Constants that contractions read in a run of the model: see
-        :mod:`tvm_fusion.deploy.cuda_graph.weight_prefetch`.
-    constant_bytes : int
-        Constants that all groups read in a run.
-    planned : tvm.IRModule
-        The model in groups, as the scheduling stage gets it.
-    """
-
-    tasks: tuple[Task, ...]
-    fixed: tuple[Fixed, ...]
+    tasks: tuple[Task, ...]  # those that can be tuned
+    fixed: tuple[Fixed, ...]  # distinct groups whose templates offer one configuration
+    # Distinct groups of symbolic shapes that have choices: there is no one shape to measure.
     symbolic: int
+    # Constants that contractions read in a run of the model: see
+    # :mod:`tvm_fusion.deploy.cuda_graph.weight_prefetch`.
     weight_bytes: int
-    constant_bytes: int
-    planned: tvm.IRModule
+    constant_bytes: int  # constants that all groups read in a run
+    planned: tvm.IRModule  # the model in groups, as the scheduling stage gets it
 
 
 def survey(imported: Imported, spec: TargetSpec, config: FusionConfig) -> Survey:
@@ -109,7 +72,7 @@ def survey(imported: Imported, spec: TargetSpec, config: FusionConfig) -> Survey
 
     Parameters
     ----------
-    config : FusionConfig
+    config
         The options that it will be compiled with.
     """
     passes = stages(replace(config, dump=None))[:-1]

@@ -53,11 +53,11 @@ class Tuner:
 
     Parameters
     ----------
-    search : str
+    search
         Of :data:`SEARCHES`.
-    progress : callable
+    progress
         Told the state whenever it changes.
-    tracker : Tracker, optional
+    tracker
         Of the servers that measure; by default this machine does.
     """
 

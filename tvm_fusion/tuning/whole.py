@@ -40,19 +40,12 @@ DEFAULTS: Chosen = {}
 
 @dataclass(frozen=True)
 class Race:
-    """A whole model with defaults and with what was found, timed in turns.
+    """A whole model with defaults and with what was found, timed in turns."""
 
-    Attributes
-    ----------
-    default_us, us : float
-        Least microseconds of a run, of the less favourable of two processes.
-    error : str
-        Why there are no times; else empty.
-    """
-
+    # Least microseconds of a run, of the less favourable of two processes.
     default_us: float
     us: float
-    error: str = ""
+    error: str = ""  # why there are no times; else empty
 
     @property
     def gain(self) -> float:
@@ -65,11 +58,11 @@ class WholeModel:
 
     Parameters
     ----------
-    imported : Imported
+    imported
         The model, of static shapes.
-    planned : tvm.IRModule
+    planned
         Its groups, as the scheduling stage gets them.
-    effort : Effort
+    effort
         How long a race takes.
     """
 
@@ -133,7 +126,7 @@ def build_model(planned: tvm.IRModule, chosen: Chosen, spec: TargetSpec) -> Any:
 
     Parameters
     ----------
-    planned : tvm.IRModule
+    planned
         Groups, as the scheduling stage gets them.
     chosen : mapping of Key to Config
         Configurations other than the default.

@@ -4,8 +4,6 @@ An engine is a function ``prepare(job) -> Prepared``, named by an import path so
 worker process imports it.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -46,51 +44,26 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """What an engine is asked to run.
+    """What an engine is asked to run."""
 
-    Attributes
-    ----------
-    name : str
-        The model's name in the zoo.
-    model : Path
-        ONNX file, weights in a file beside it.
-    inputs : mapping of str to numpy.ndarray
-        One array per graph input; the shapes are static.
-    threads : int
-        Threads that the engine may compute with.
-    seed : int
-        Seed of weights that are not in the ONNX file (torch modules).
-    folder : Path
-        Where the engine may write.
-    """
-
-    name: str
-    model: Path
-    inputs: Mapping[str, np.ndarray]
-    threads: int
-    seed: int
-    folder: Path
+    name: str  # the model's name in the zoo
+    model: Path  # ONNX file, weights in a file beside it
+    inputs: Mapping[str, np.ndarray]  # one array per graph input; the shapes are static
+    threads: int  # threads that the engine may compute with
+    seed: int  # seed of weights that are not in the ONNX file (torch modules)
+    folder: Path  # where the engine may write
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model ready to run.
+    """A model ready to run."""
 
-    Attributes
-    ----------
-    run : callable
-        What is timed: one inference, finished when it returns.
-    outputs : callable
-        Turns what ``run`` returned into arrays by name; not timed.
-    versions : mapping of str to str
-        Package versions that made the result.
-    facts : mapping
-        What else is worth keeping: kernels, intermediate bytes, compile seconds...
-    """
-
-    run: Callable[[], Any]
+    run: Callable[[], Any]  # what is timed: one inference, finished when it returns
+    # Turns what ``run`` returned into arrays by name; not timed.
     outputs: Callable[[Any], Mapping[str, np.ndarray]]
+    # Package versions that made the result.
     versions: Mapping[str, str] = field(default_factory=dict)
+    # What else is worth keeping: kernels, intermediate bytes, compile seconds...
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 

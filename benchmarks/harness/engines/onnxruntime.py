@@ -1,7 +1,5 @@
 """ONNX Runtime on the CPU: a peer with all its optimizations, the reference with none."""
 
-from __future__ import annotations
-
 import onnxruntime as ort
 
 from . import Job, Prepared

@@ -1,7 +1,5 @@
 """OpenVINO on the CPU, in float32 and in the precision that it chooses by itself."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import openvino as ov

@@ -1,7 +1,5 @@
 """Copies in C order are numpy's own, whatever way they are made."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -5,8 +5,6 @@ FOLDER and devices as ``sm_80,sm_86``. Machine code is the names of the architec
 for. Prints JSON: the manifest, and by device the kernels that were launched with their code.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -23,7 +21,8 @@ import numpy as np  # noqa: E402
 from architectures_model import model  # noqa: E402
 
 import tvm_fusion  # noqa: E402
-from tvm_fusion.deploy.runtime import load, manifest  # noqa: E402
+from tvm_fusion.deploy.runtime import load  # noqa: E402
+from tvm_fusion.deploy.runtime.artifact import manifest  # noqa: E402
 from tvm_fusion.deploy.runtime.profile import clocks, rates  # noqa: E402
 from tvm_fusion.deploy.toolchain import cuda  # noqa: E402
 from tvm_fusion.device import GPUS  # noqa: E402

@@ -21,7 +21,7 @@ from tvm_fusion.deploy.build.build import build, export_library, merge, store
 from tvm_fusion.deploy.build.lower import LowerToVM
 from tvm_fusion.deploy.build.prepare import Prepared
 from tvm_fusion.deploy.runtime import load as load_module
-from tvm_fusion.deploy.runtime import manifest
+from tvm_fusion.deploy.runtime.artifact import manifest
 from tvm_fusion.deploy.toolchain import rocm
 from tvm_fusion.device import TargetSpec, parse, probe
 from tvm_fusion.errors import UserError

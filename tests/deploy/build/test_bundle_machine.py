@@ -8,8 +8,8 @@ from tiny_models import dense
 
 import tvm_fusion
 from tvm_fusion.deploy.build import bundle
-from tvm_fusion.deploy.build.cross_bundle import cross_settings
-from tvm_fusion.deploy.runtime import manifest
+from tvm_fusion.deploy.build.bundle import cross_settings
+from tvm_fusion.deploy.runtime.artifact import manifest
 from tvm_fusion.device import elf
 from tvm_fusion.device.probe import machine
 from tvm_fusion.errors import UserError

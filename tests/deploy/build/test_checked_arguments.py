@@ -17,8 +17,8 @@ import tvm_fusion
 from tvm_fusion._tvm.ir.structural import structural_walk
 from tvm_fusion.deploy.build import codegen as checked_arguments
 from tvm_fusion.deploy.build.codegen import compiling
-from tvm_fusion.deploy.runtime.manifest import INTO
-from tvm_fusion.lower.argument_checks import CHECKED, DropArgumentChecks, with_checked
+from tvm_fusion.deploy.runtime.artifact.manifest import INTO
+from tvm_fusion.lower.cleanup import CHECKED, DropArgumentChecks, with_checked
 
 SHAPE = (37, 64)
 

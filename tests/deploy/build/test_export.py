@@ -19,7 +19,7 @@ from tvm import relax
 import tvm_fusion
 from tvm_fusion.deploy.build import artifact as module
 from tvm_fusion.deploy.build import build
-from tvm_fusion.deploy.runtime import manifest, weights_file
+from tvm_fusion.deploy.runtime.artifact import manifest, weights_file
 from tvm_fusion.errors import UserError
 
 FILES = {"manifest.json", "model.so", "weights.bin"}

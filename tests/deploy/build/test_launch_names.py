@@ -7,7 +7,7 @@ from onnx import helper, numpy_helper
 
 import tvm_fusion
 from tvm_fusion.deploy.build.launch_names import launches_of
-from tvm_fusion.deploy.runtime import manifest
+from tvm_fusion.deploy.runtime.artifact import manifest
 from tvm_fusion.report.planned import plan_model
 
 

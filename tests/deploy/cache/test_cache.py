@@ -16,7 +16,7 @@ from tvm_fusion.config import FusionConfig
 from tvm_fusion.deploy.cache import folder as caches
 from tvm_fusion.deploy.cache.folder import ArtifactCache, CachedArtifact
 from tvm_fusion.deploy.cache.key import cache_key
-from tvm_fusion.deploy.runtime import manifest
+from tvm_fusion.deploy.runtime.artifact import manifest
 from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
 

@@ -4,8 +4,6 @@ Usage: ``python launch_on_fake.py FOLDER`` with the compiled stand-ins in FOLDER
 own, because the stand-ins must be loaded before TVM.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The count against the true launches of compiled executables, on a stand-in for CUDA."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

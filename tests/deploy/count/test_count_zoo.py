@@ -1,7 +1,5 @@
 """Stock TVM's counts on real models: figures that later changes are measured against."""
 
-from __future__ import annotations
-
 import pytest
 from counted_graphs import cuda
 from tvm.relax.frontend.onnx import from_onnx

@@ -1,7 +1,5 @@
 """Inputs that a function writes one slice of: results, memory, and what is refused."""
 
-from __future__ import annotations
-
 import cache_models
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Kernels that write slices of states themselves, and slices that keep a kernel of their own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from cache_models import copied

@@ -9,7 +9,7 @@ import tvm
 from amd_code import amd_module, reverse_twice
 
 import tvm_fusion
-from tvm_fusion.deploy.runtime import manifest
+from tvm_fusion.deploy.runtime.artifact import manifest
 from tvm_fusion.deploy.toolchain import rocm_code, rocm_runtime
 from tvm_fusion.errors import UserError
 

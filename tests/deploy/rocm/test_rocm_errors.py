@@ -10,7 +10,7 @@ from scaled_chain import RESULT, ROWS, WIDTH, expected
 
 import tvm_fusion
 from tvm_fusion.deploy.runtime import load as load_module
-from tvm_fusion.deploy.runtime import manifest
+from tvm_fusion.deploy.runtime.artifact import manifest
 from tvm_fusion.deploy.runtime.tensors import to_numpy
 from tvm_fusion.device import hip as hip_module
 from tvm_fusion.errors import UserError

@@ -15,7 +15,7 @@ from scaled_chain import RESULT, ROWS, WIDTH, expected
 from tvm import relax
 
 import tvm_fusion
-from tvm_fusion.deploy.runtime import manifest, weights_file
+from tvm_fusion.deploy.runtime.artifact import manifest, weights_file
 from tvm_fusion.deploy.runtime.executable import release_pools
 from tvm_fusion.deploy.runtime.profile import clocks, rates
 from tvm_fusion.deploy.runtime.tensors import copy_to, to_numpy, to_tensor

@@ -9,7 +9,7 @@ import pytest
 from tiny_models import dense_data
 
 import tvm_fusion
-from tvm_fusion.deploy.runtime import manifest
+from tvm_fusion.deploy.runtime.artifact import manifest
 from tvm_fusion.errors import UserError
 
 VALUES = (None, True, -1, 3, 1.5, 2**63, 2**70, "", "../../x", "/etc/hostname", "n" * 3000)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from test_hostile_artifacts import TEXTS, VALUES, changed, each_special_file, places
 
-from tvm_fusion.deploy.runtime import manifest
+from tvm_fusion.deploy.runtime.artifact import manifest
 
 pytestmark = [
     pytest.mark.slow,

@@ -1,7 +1,5 @@
 """Sessions: prefill and decode over caches that stay in place, and what they refuse."""
 
-from __future__ import annotations
-
 import cache_models
 import numpy as np
 import pytest

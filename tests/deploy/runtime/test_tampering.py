@@ -6,7 +6,8 @@ import pytest
 
 import tvm_fusion
 from tvm_fusion.cli import main
-from tvm_fusion.deploy.runtime import load, manifest
+from tvm_fusion.deploy.runtime import load
+from tvm_fusion.deploy.runtime.artifact import manifest
 from tvm_fusion.device import Device
 from tvm_fusion.errors import UserError
 

@@ -9,7 +9,8 @@ from onnx import TensorProto as T
 from tiny_models import dense, dense_data, dense_expected, dense_weights, onnx_model
 
 import tvm_fusion
-from tvm_fusion.deploy.runtime import load, manifest, weights_file
+from tvm_fusion.deploy.runtime import load
+from tvm_fusion.deploy.runtime.artifact import manifest, weights_file
 from tvm_fusion.errors import UserError
 
 DATA = dense_data(4)

@@ -1,7 +1,5 @@
 """Bisections of a sorted row: numbers as numpy's, NaN behind all, and kernels for a GPU."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tvm import relax

@@ -1,7 +1,5 @@
 """Hyperbolic functions against numpy's in float64, near 0 and up to where they overflow."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from relax_modules import main_module

@@ -4,8 +4,6 @@ The lanes of an access go in turns, each as many as 128 bytes hold, in their ord
 many clocks as the busiest bank has different words.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from .group import Group

@@ -5,8 +5,6 @@ and LLVM's scheduling models; no device was measured. Units work side by side fo
 so that the busiest one bounds a loop from below, and the sum bounds a single wave.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Formats: LLVM's "User Guide for AMDGPU Backend", sections Code Object and Kernel Descriptor.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from dataclasses import dataclass

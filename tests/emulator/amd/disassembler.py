@@ -4,8 +4,6 @@ LLVM 19 knows an older encoding of RDNA 3's 16-bit instructions than the compile
 which half of a register they use. That is read from the encoding here.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import re

@@ -1,7 +1,5 @@
 """Floating point of eight bits: e4m3 (``fp8``) and e5m2 (``bf8``), as CDNA3 has them and as OCP."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which lane another one reads: DPP controls, and the instructions that move between lanes."""
 
-from __future__ import annotations
-
 import functools
 import re
 

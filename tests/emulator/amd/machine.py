@@ -5,8 +5,6 @@ that part at a branch are together again behind it. All waves of a batch of bloc
 where they can be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rows of vector instructions: types of the result and of the sources, and a function."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

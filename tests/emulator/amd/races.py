@@ -8,8 +8,6 @@ Writes of the value that is there already do no harm, and atomic operations do n
 other.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 _WAVE_BITS, _EPOCH_BITS = 8, 24

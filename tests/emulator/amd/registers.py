@@ -4,8 +4,6 @@ Registers have numbers of one space: vector registers from 0, accumulation regis
 :data:`AGPR`, scalar ones from :data:`SGPR`, those with names among them.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A decoded instruction: what it runs, and which registers it touches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any

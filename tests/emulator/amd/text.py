@@ -8,8 +8,6 @@ Behind ``//`` stands the instruction's address, by which branches find their tar
 labels instead.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ vector memory, ``lgkm`` for LDS and scalar loads, and on RDNA ``vs`` for vector 
 of a counter finish in order, but for scalar loads, which only a wait for all of them is sure of.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

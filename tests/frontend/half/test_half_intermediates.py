@@ -1,7 +1,5 @@
 """Which conversions round in between: the question that decides how an operator is converted."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tvm import relax

@@ -6,8 +6,7 @@ import pytest
 from relax_modules import main_module
 from tvm import relax
 
-from tvm_fusion.frontend.half.meeting import meeting_values
-from tvm_fusion.frontend.half.precision import ToHalfPrecision
+from tvm_fusion.frontend.half.precision import ToHalfPrecision, meeting_values
 
 op = relax.op
 X, W = (

@@ -1,7 +1,5 @@
 """Products read half types behind casts; all else keeps its casts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

@@ -1,7 +1,5 @@
 """A function is only written again where a rule changes it."""
 
-from __future__ import annotations
-
 from relax_modules import main_module
 from tvm import relax
 

@@ -1,7 +1,5 @@
 """Comparing an imported operator with ONNX Runtime."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

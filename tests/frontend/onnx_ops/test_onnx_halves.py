@@ -1,7 +1,5 @@
 """What one operator computes of half types on the way to its result is float32's."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """If, Loop and Scan against ONNX Runtime: unrolled, and as functions that call themselves."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

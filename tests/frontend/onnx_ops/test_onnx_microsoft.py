@@ -1,7 +1,5 @@
 """Operators that ONNX Runtime's graph optimizations make, against ONNX Runtime."""
 
-from __future__ import annotations
-
 import pytest
 from onnx import helper
 

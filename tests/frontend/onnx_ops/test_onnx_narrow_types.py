@@ -1,7 +1,5 @@
 """Narrow element types: every code, and conversions bit for bit as ml_dtypes and onnx have them."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

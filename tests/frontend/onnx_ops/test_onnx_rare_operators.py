@@ -1,7 +1,5 @@
 """Operators of few models: Det, Col2Im, DeformConv, BitCast, TensorScatter, MaxUnpool, TopK."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import TensorProto

@@ -1,7 +1,5 @@
 """Converters that come from outside: for ONNX's operators, and for other domains."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

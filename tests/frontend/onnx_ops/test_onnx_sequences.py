@@ -1,7 +1,5 @@
 """Sequences of known length, inside a model and as its inputs and outputs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, parser

@@ -1,14 +1,12 @@
 """DFT, STFT and MelWeightMatrix against numpy in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from tvm_fusion.frontend.onnx_model.types import infer_types
-from tvm_fusion.frontend.onnx_ops.fourier import dft_matrix
+from tvm_fusion.frontend.onnx_ops.math.fourier import dft_matrix
 
 F32 = "float32"
 

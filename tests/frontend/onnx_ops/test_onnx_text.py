@@ -1,7 +1,5 @@
 """TfIdfVectorizer against onnx's reference."""
 
-from __future__ import annotations
-
 import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator

@@ -1,7 +1,5 @@
 """Fourier transforms, and complex tensors as pairs of real ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

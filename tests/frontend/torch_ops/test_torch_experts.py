@@ -1,7 +1,5 @@
 """Groups of rows, each multiplied by a matrix of its own, and counts by bins."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """PyTorch's indexing: numbers from the end, several indices at once, slices that are written."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Linear algebra: small batches of random matrices against torch in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """PyTorch's operators with the arguments and dtypes that TVM's own importer gets wrong."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tvm import relax

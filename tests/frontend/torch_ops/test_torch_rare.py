@@ -1,7 +1,5 @@
 """Rare operators of PyTorch: listed with all others, their modules imported on first use."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Special functions against torch's own in float64, over their ranges and at their poles."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

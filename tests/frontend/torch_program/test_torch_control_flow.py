@@ -1,7 +1,5 @@
 """cond, while_loop, scan, associative_scan and map against eager torch."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

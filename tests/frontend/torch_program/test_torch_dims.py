@@ -1,7 +1,5 @@
 """Symbolic extents of exported programs: multiples, names, files, ranges from zero."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Extents that depend on values: read when the model runs, for each call anew."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

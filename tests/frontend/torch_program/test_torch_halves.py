@@ -1,7 +1,5 @@
 """What PyTorch computes as one operator over a half type is rounded once, where it ends."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """What a program changes in place is passed in, and comes out changed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Scatters with reductions, ranks, running values, segments and bits, against torch."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

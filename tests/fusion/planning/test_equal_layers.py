@@ -1,7 +1,5 @@
 """Of equal layers, the first one is rewritten, planned, scheduled and lowered, and no other."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from contextlib import nullcontext

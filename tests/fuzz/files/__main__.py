@@ -1,7 +1,5 @@
 """Fuzz the import of ONNX files: ``python -m tests.fuzz.files --minutes 60 --finds FOLDER``."""
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

@@ -1,7 +1,5 @@
 """Mutate protobuf messages field by field, and files byte by byte."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -20,11 +18,11 @@ def mutated(message: Message, others: Sequence[Message], generator: random.Rando
 
     Parameters
     ----------
-    message : Message
+    message
         Stays as it is.
-    others : sequence of Message
+    others
         Of the same type: parts of them may take the place of the message's own.
-    generator : random.Random
+    generator
         What to draw from.
     """
     copy = type(message)()

@@ -1,7 +1,5 @@
 """Small ONNX models to start from."""
 
-from __future__ import annotations
-
 import importlib
 
 import onnx

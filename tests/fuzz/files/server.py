@@ -25,21 +25,13 @@ CASES = 300  # of one worker, after which a fresh one starts
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a case ended.
+    """How a case ended."""
 
-    Attributes
-    ----------
-    outcome : str
-        ``passed``, ``refused`` (by one sentence), or what went wrong; cases of equal outcome are
-        taken to have one cause.
-    detail : str
-        The sentence, or a traceback.
-    covered : frozenset
-        Lines that no earlier case reached: file and number.
-    """
-
+    # ``passed``, ``refused`` (by one sentence), or what went wrong; cases of equal outcome are
+    # taken to have one cause.
     outcome: str
-    detail: str
+    detail: str  # the sentence, or a traceback
+    # Lines that no earlier case reached: file and number.
     covered: frozenset[tuple[str, int]] = frozenset()
 
     @property
@@ -53,11 +45,11 @@ class Server:
 
     Parameters
     ----------
-    subject : callable
+    subject
         Takes a case's bytes; returns, or raises an error of ``refusals``.
-    refusals : type
+    refusals
         What a bad input has to raise.
-    measured : str
+    measured
         Part of the paths of files whose lines count as coverage.
     """
 

@@ -1,7 +1,5 @@
 """What reads the files."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Matrix products, convolutions and pooling windows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Operators that make values of nothing or of a shape alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Operators that compute each element from the elements at the same (broadcast) position."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Gathers, scatters, sorting: positions that depend on data."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

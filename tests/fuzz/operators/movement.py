@@ -1,7 +1,5 @@
 """Operators that move elements: shapes, orders, copies, borders."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

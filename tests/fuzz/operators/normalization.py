@@ -1,7 +1,5 @@
 """Softmax and the normalisations, each one Relax operator."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

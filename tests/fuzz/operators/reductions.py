@@ -1,7 +1,5 @@
 """Reductions, arg-reductions and scans along axes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Operators side by side or in a row that rewrites, shared kernels and accumulators depend on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..builder import Builder, Rejected

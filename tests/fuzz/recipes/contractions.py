@@ -1,7 +1,5 @@
 """Products, convolutions, pooling."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..builder import Builder, Rejected

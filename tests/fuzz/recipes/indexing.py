@@ -1,7 +1,5 @@
 """Gathers, scatters, and values made of nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Integers of 32 and 64 bits and booleans, in the operators that models use them in."""
 
-from __future__ import annotations
-
 from ..builder import Builder, Rejected
 from ..operators.elementwise import COMPARISONS
 from .registry import mask_for, partner, recipe, static, static_axes

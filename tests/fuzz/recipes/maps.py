@@ -1,7 +1,5 @@
 """Elementwise operators, comparisons, masks, integers, casts."""
 
-from __future__ import annotations
-
 from ..builder import Builder, Rejected
 from ..operators.elementwise import COMPARISONS, UNARY
 from .registry import broadcasts, mask_for, partner, positive, recipe, static_axes, within

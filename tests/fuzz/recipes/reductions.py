@@ -1,7 +1,5 @@
 """Reductions, scans, sorting, softmax and normalisations, written out as well."""
 
-from __future__ import annotations
-
 from ..builder import Builder, Rejected
 from .registry import image, is_static, partner, recipe, static, static_axes, within
 

@@ -1,7 +1,5 @@
 """Rows: re-axing is a proved bijection or nothing, divisions by symbolic sizes are right."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

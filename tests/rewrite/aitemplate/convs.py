@@ -1,7 +1,5 @@
 """Convolutions with what follows, and the special ones."""
 
-from __future__ import annotations
-
 import numpy as np
 from tvm import relax
 from tvm.relax import op

@@ -1,7 +1,5 @@
 """Norms and maps that share launches, or kernels."""
 
-from __future__ import annotations
-
 import numpy as np
 from tvm import relax
 from tvm.relax import op

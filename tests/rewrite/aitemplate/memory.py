@@ -1,7 +1,5 @@
 """Concatenations, splits and slices, written and read by other kernels."""
 
-from __future__ import annotations
-
 import numpy as np
 from tvm import relax, tirx
 from tvm.relax import op

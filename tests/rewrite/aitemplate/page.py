@@ -1,7 +1,5 @@
 """The page: every row with its mechanism, and kernels as they are counted."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Matrix products: what comes before them, several of them, unusual sizes."""
 
-from __future__ import annotations
-
 import numpy as np
 from tvm import relax
 from tvm.relax import op

@@ -22,26 +22,13 @@ _RNG = np.random.default_rng(0)
 
 @dataclass(frozen=True)
 class Example:
-    """A graph that a pass is for.
+    """A graph that a pass is for."""
 
-    Attributes
-    ----------
-    case : Case
-        The graph with its reference.
-    kernels : int
-        How many are left where the pass has done its work.
-    bytes : int
-        Most intermediate bytes that then remain.
-    functions : int or None
-        How many different kernels these are; None: as many as there are.
-    missing : mapping of str to str
-        By target, why more kernels or bytes stay.
-    """
-
-    case: Case
-    kernels: int
-    bytes: int
-    functions: int | None = None
+    case: Case  # the graph with its reference
+    kernels: int  # how many are left where the pass has done its work
+    bytes: int  # most intermediate bytes that then remain
+    functions: int | None = None  # how many different kernels these are; None: as many as there are
+    # By target, why more kernels or bytes stay.
     missing: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -55,24 +42,13 @@ class Example:
 
 @dataclass(frozen=True)
 class Row:
-    """What AITemplate does in one pass or a few.
+    """What AITemplate does in one pass or a few."""
 
-    Attributes
-    ----------
-    title : str
-        What is done.
-    passes : tuple of str
-        The names of AITemplate's passes, or of operators that its passes write.
-    mechanism : str
-        What does it here.
-    examples : tuple of Example
-        The smallest graphs that it is for.
-    """
-
-    title: str
+    title: str  # what is done
+    # The names of AITemplate's passes, or of operators that its passes write.
     passes: tuple[str, ...]
-    mechanism: str
-    examples: tuple[Example, ...]
+    mechanism: str  # what does it here
+    examples: tuple[Example, ...]  # the smallest graphs that it is for
 
     def __repr__(self) -> str:
         return self.title
@@ -94,13 +70,13 @@ def example(
 
     Parameters
     ----------
-    name : str
+    name
         Unique among all rows.
-    params : sequence of relax.Var or callable
+    params
         The inputs; of a graph with a symbolic dimension, a function of it.
-    body : callable
+    body
         From ``emit`` and the inputs to an output or a list of outputs.
-    reference : callable
+    reference
         The same over float64 arrays.
     kernels, bytes, functions, tolerance, missing
         See the classes; a reason alone is that of both targets.

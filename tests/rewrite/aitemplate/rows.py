@@ -1,7 +1,5 @@
 """All rows, in the order of the page."""
 
-from __future__ import annotations
-
 from . import convs, groups, memory, products, simplified
 from .row import Example, Row
 

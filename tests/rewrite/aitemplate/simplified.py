@@ -1,7 +1,5 @@
 """Operators that need no kernel of their own, or are not needed at all."""
 
-from __future__ import annotations
-
 import numpy as np
 from tvm import relax
 from tvm.relax import op

@@ -1,7 +1,5 @@
 """Every row of AITemplate's pass list: kernels, bytes, results, and the page that tells them."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.fusion.case import errors

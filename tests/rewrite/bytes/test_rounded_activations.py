@@ -9,7 +9,7 @@ from tvm import relax
 
 from tvm_fusion.core.flags import APPROXIMATE
 from tvm_fusion.device import parse
-from tvm_fusion.frontend.rounded_rows import rounded_rows, widened_rows
+from tvm_fusion.frontend.operators.rounded_rows import rounded_rows, widened_rows
 from tvm_fusion.rewrite.bytes.rounded_activations import RoundedActivations
 
 op = relax.op

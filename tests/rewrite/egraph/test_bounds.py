@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from tvm_fusion.rewrite.egraph.bounds import ANY, Bounds, bounds_of_value
-from tvm_fusion.rewrite.egraph.egraph import EGraph
+from tvm_fusion.rewrite.egraph.analysis import ANY, Bounds, bounds_of_value
+from tvm_fusion.rewrite.egraph.graph import EGraph
 from tvm_fusion.rewrite.egraph.head import Heads
 from tvm_fusion.rewrite.egraph.saturate import Limits, saturate
 from tvm_fusion.rewrite.egraph.terms import Term

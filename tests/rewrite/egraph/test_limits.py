@@ -16,8 +16,8 @@ from tests.rewrite.suite import EXPRESSIONS
 from tests.rewrite.suite.expression import module, whole
 from tests.rewrite.term_numerics import worst_error
 from tvm_fusion.device import parse
-from tvm_fusion.rewrite.egraph.egraph import EGraph
 from tvm_fusion.rewrite.egraph.extract import NodeCosts
+from tvm_fusion.rewrite.egraph.graph import EGraph
 from tvm_fusion.rewrite.egraph.head import Heads
 from tvm_fusion.rewrite.egraph.law import FLAGS
 from tvm_fusion.rewrite.egraph.saturate import Limits, saturate

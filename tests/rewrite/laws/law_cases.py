@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import ir, relax, tirx
 
-from tvm_fusion.rewrite.egraph.eclass_analysis import FOLDED
+from tvm_fusion.rewrite.egraph.analysis import FOLDED
 from tvm_fusion.rewrite.egraph.head import Heads, is_tensor, operands
 from tvm_fusion.rewrite.egraph.law import Law
 from tvm_fusion.rewrite.egraph.pattern import Apply, Number, Pattern, Tensor
@@ -21,35 +21,22 @@ DTYPES = ("float32", "float16")
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table.
+    """One row of the table."""
 
-    Attributes
-    ----------
-    law : str
-        Name of the law.
-    names : Mapping
-        What the equation's names stand for. A text is a tensor: its extents, then ``:dtype`` if it
-        is not the case's, then ``const`` if it is known at compile time, or ``low..high`` for where
-        its random elements lie: ``"n 5:int32 0..7"``. A number or an array is a constant. A
-        function of tensors is an operator with its attributes.
-    dtypes : tuple of str
-        Of what has no dtype of its own.
-    refused : str
-        Empty where the law holds. Otherwise the code of its refusal; ``no_match`` where it does not
-        see its left side, ``operands`` or ``type`` where the right side cannot be written.
-    left, right : callable, optional
-        Instead of the law's own sides: functions of the tensors, by their names.
-    backwards : bool
-        Whether the law is read from right to left.
-    """
-
-    law: str
+    law: str  # name of the law
+    # What the equation's names stand for. A text is a tensor: its extents, then ``:dtype`` if it is
+    # not the case's, then ``const`` if it is known at compile time, or ``low..high`` for where its
+    # random elements lie: ``"n 5:int32 0..7"``. A number or an array is a constant. A function of
+    # tensors is an operator with its attributes.
     names: Mapping[str, Any]
-    dtypes: tuple[str, ...] = DTYPES
+    dtypes: tuple[str, ...] = DTYPES  # of what has no dtype of its own
+    # Empty where the law holds. Otherwise the code of its refusal; ``no_match`` where it does not
+    # see its left side, ``operands`` or ``type`` where the right side cannot be written.
     refused: str = ""
+    # Instead of the law's own sides: functions of the tensors, by their names.
     left: Callable[..., ir.Expr] | None = None
     right: Callable[..., ir.Expr] | None = None
-    backwards: bool = False
+    backwards: bool = False  # whether the law is read from right to left
 
     @property
     def label(self) -> str:
@@ -76,20 +63,13 @@ def refuses(law: str, code: str, **names: Any) -> Case:
 
 @dataclass
 class Sides:
-    """Both sides of a case as expressions over the same leaves.
-
-    Attributes
-    ----------
-    heads : Heads
-        Of all terms.
-    specs : dict
-        Text that a leaf was made from, by its head.
-    """
+    """Both sides of a case as expressions over the same leaves."""
 
     case: Case
     dtype: str
     is_symbolic: bool
-    heads: Heads = field(default_factory=Heads)
+    heads: Heads = field(default_factory=Heads)  # of all terms
+    # Text that a leaf was made from, by its head.
     specs: dict[Any, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,5 @@
 """Convolutions in numpy, for laws about them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Both sides of a law on integers near their type's limits, in numpy, which wraps around."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np

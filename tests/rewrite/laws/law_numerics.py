@@ -6,8 +6,6 @@ The tolerance is what rounding the original's operands and results once each cou
 :data:`FACTOR`: so cancellation counts against the size of the original's intermediate results.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -32,9 +30,9 @@ class Program:
 
     Parameters
     ----------
-    term : Term
+    term
         The form.
-    heads : Heads
+    heads
         Of it.
     """
 

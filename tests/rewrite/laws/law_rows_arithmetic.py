@@ -1,7 +1,5 @@
 """Rows of the laws of sums, products and quotients."""
 
-from __future__ import annotations
-
 import numpy as np
 from tvm import relax
 

@@ -1,7 +1,5 @@
 """Rows of the laws of order, conditions, bits, casts, slices and concatenations."""
 
-from __future__ import annotations
-
 import numpy as np
 from tvm import relax
 

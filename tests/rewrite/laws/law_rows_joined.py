@@ -1,7 +1,5 @@
 """Rows of the laws that join products and convolutions of constant weights."""
 
-from __future__ import annotations
-
 from tvm import relax
 
 from tests.rewrite.laws.law_cases import Case, holds, refuses

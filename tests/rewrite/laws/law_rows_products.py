@@ -1,7 +1,5 @@
 """Rows of the laws of matrix products, convolutions and moves."""
 
-from __future__ import annotations
-
 import numpy as np
 from tvm import relax
 

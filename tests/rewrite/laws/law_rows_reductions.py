@@ -1,7 +1,5 @@
 """Rows of the laws of reductions, means, orders and nested reductions."""
 
-from __future__ import annotations
-
 import numpy as np
 from tvm import relax
 

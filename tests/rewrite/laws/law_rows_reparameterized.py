@@ -1,7 +1,5 @@
 """Rows of the laws that make one convolution of several."""
 
-from __future__ import annotations
-
 import numpy as np
 from tvm import relax
 

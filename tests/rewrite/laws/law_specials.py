@@ -1,7 +1,5 @@
 """Both sides of a law on NaN, infinities, zeros, the largest and the smallest numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """Every law: holds, is refused, holds for symbolic shapes, and in numbers; from one table."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -24,8 +22,8 @@ from tests.rewrite.laws import (
 from tests.rewrite.laws.law_cases import Case, N, Sides, holds, near_misses, refuses
 from tests.rewrite.laws.law_numerics import Program, compare, compare_nan, inputs
 from tests.rewrite.laws.law_specials import changes, special_inputs
-from tvm_fusion.rewrite.egraph.egraph import EGraph
 from tvm_fusion.rewrite.egraph.extract import extract
+from tvm_fusion.rewrite.egraph.graph import EGraph
 from tvm_fusion.rewrite.egraph.law import Equation, Law, Match
 from tvm_fusion.rewrite.egraph.pattern import tensors
 from tvm_fusion.rewrite.egraph.saturate import Limits, Use, saturate

@@ -1,7 +1,5 @@
 """Laws on integers that wrap around: exact wherever they are applied, and only there."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

@@ -15,35 +15,20 @@ LOW = float(np.finfo("float32").min)
 
 @dataclass(frozen=True)
 class Variant:
-    """One spelling.
+    """One spelling."""
 
-    Attributes
-    ----------
-    scale : str
-        ``q``, ``k``, ``both``, ``scores``, ``divide``, ``commuted`` or ``none``.
-    mask : str
-        See :func:`masked`.
-    guard : str
-        ``""``, ``isnan``, ``unequal`` or ``torch``.
-    layout : str
-        ``four`` axes; ``three``, batch and heads in one, with the scores brought back to four;
-        ``five``, with queries in groups; ``flipped``, as keys times queries.
-    repeat : str
-        How keys and values are repeated: ``expand``, ``repeat`` or ``tile``; the latter two only
-        with four axes.
-    dtype : str
-        Of the operands; softmax of half types is in float32.
-    is_symbolic : bool
-        Whether queries and keys are ``n``.
-    """
-
+    # ``q``, ``k``, ``both``, ``scores``, ``divide``, ``commuted`` or ``none``.
     scale: str = "scores"
-    mask: str = "none"
-    guard: str = ""
+    mask: str = "none"  # see :func:`masked`
+    guard: str = ""  # ``""``, ``isnan``, ``unequal`` or ``torch``
+    # ``four`` axes; ``three``, batch and heads in one, with the scores brought back to four;
+    # ``five``, with queries in groups; ``flipped``, as keys times queries.
     layout: str = "four"
+    # How keys and values are repeated: ``expand``, ``repeat`` or ``tile``; the latter two only with
+    # four axes.
     repeat: str = "expand"
-    dtype: str = "float32"
-    is_symbolic: bool = False
+    dtype: str = "float32"  # of the operands; softmax of half types is in float32
+    is_symbolic: bool = False  # whether queries and keys are ``n``
 
     @property
     def lengths(self):

@@ -7,8 +7,6 @@ count of the result, from TensorIR and with costly divisions and exponentials, m
 printed form's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -20,12 +18,12 @@ from tvm.target import Target
 
 from tvm_fusion.ecg.legalization.legalize import Legalize
 from tvm_fusion.ecg.work import flops
-from tvm_fusion.rewrite.egraph.egraph import EGraph
+from tvm_fusion.rewrite.egraph.facts.weights import elements
+from tvm_fusion.rewrite.egraph.graph import EGraph
 from tvm_fusion.rewrite.egraph.head import Heads, operands
 from tvm_fusion.rewrite.egraph.law import FLAGS
 from tvm_fusion.rewrite.egraph.saturate import Limits, saturate
 from tvm_fusion.rewrite.egraph.terms import Term, subterms
-from tvm_fusion.rewrite.egraph.weights import elements
 from tvm_fusion.rewrite.laws import allowed
 from tvm_fusion.rewrite.search.search import SearchEquivalents
 
@@ -37,22 +35,13 @@ TARGET = Target({"kind": "llvm", "num-cores": 1})
 
 @dataclass(frozen=True)
 class Rule:
-    """One row of the table.
+    """One row of the table."""
 
-    Attributes
-    ----------
-    before, after : callable
-        Sides, of as many tensors as they have parameters.
-    counts : tuple of int
-        Operations printed for them.
-    flag : str
-        That the laws need; empty if none.
-    """
-
+    # Sides, of as many tensors as they have parameters.
     before: Callable[..., relax.Expr]
     after: Callable[..., relax.Expr]
-    counts: tuple[int, int]
-    flag: str = "reassociate"
+    counts: tuple[int, int]  # operations printed for them
+    flag: str = "reassociate"  # that the laws need; empty if none
     dtype: str = "float32"
 
 

@@ -11,8 +11,7 @@ from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
 from tvm_fusion.fusion.estimate import Estimator, RegionCost
 from tvm_fusion.rewrite.products.join_matmuls import JoinMatmuls
-from tvm_fusion.rewrite.search.judge import Judge, always
-from tvm_fusion.rewrite.search.surroundings import surroundings
+from tvm_fusion.rewrite.search.judge import Judge, always, surroundings
 from tvm_fusion.rewrite.search.whole import Whole
 
 op = relax.op

@@ -16,24 +16,12 @@ from tvm_fusion.rewrite.egraph.regions import Region
 
 @dataclass(frozen=True)
 class Leaf:
-    """What an expression reads.
+    """What an expression reads."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Its shape.
-    dtype : str
-        Its dtype.
-    is_weight : bool
-        Whether it is a constant.
-    is_positive : bool
-        Whether its elements are above zero.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-    is_weight: bool = False
-    is_positive: bool = False
+    shape: tuple[int, ...]  # its shape
+    dtype: str = "float32"  # its dtype
+    is_weight: bool = False  # whether it is a constant
+    is_positive: bool = False  # whether its elements are above zero
 
     def draw(self, rng: np.random.Generator) -> np.ndarray:
         """Draw elements near one, of both signs if they may be."""
@@ -64,22 +52,13 @@ def number(value: float, dtype: str = "float32") -> relax.Expr:
 
 @dataclass(frozen=True, eq=False)
 class Expression:
-    """An expression, and the cheapest one that is equal to it.
+    """An expression, and the cheapest one that is equal to it."""
 
-    Attributes
-    ----------
-    name : str
-        Unique.
-    write : callable
-        Takes the leaves; returns what is there before, and the optimum: a tensor each, or as many
-        as there are outputs.
-    leaves : dict of str to Leaf
-        By the names of the parameters of ``write``.
-    """
-
-    name: str
+    name: str  # unique
+    # Takes the leaves; returns what is there before, and the optimum: a tensor each, or as many as
+    # there are outputs.
     write: Callable[..., tuple]
-    leaves: dict[str, Leaf]
+    leaves: dict[str, Leaf]  # by the names of the parameters of ``write``
 
     @cached_property
     def arrays(self) -> list[np.ndarray]:

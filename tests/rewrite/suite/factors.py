@@ -4,8 +4,6 @@ Elementwise operators count by their number: operands are equally large, and all
 one kernel, which reads each tensor once.
 """
 
-from __future__ import annotations
-
 from .expression import expression, number
 
 M = (96, 320)

@@ -3,8 +3,6 @@
 A division or a root counts four additions, an exponential or a logarithm sixteen.
 """
 
-from __future__ import annotations
-
 from tvm.relax import op
 
 from .expression import Leaf, expression, number, positive

@@ -3,8 +3,6 @@
 A product of m x k and k x n counts 2 m k n; weights are known at compile time and cost nothing.
 """
 
-from __future__ import annotations
-
 from tvm.relax import op
 
 from .expression import expression, number, positive, weight

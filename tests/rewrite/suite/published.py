@@ -3,8 +3,6 @@
 Where our form is cheaper than the published one, that is the optimum.
 """
 
-from __future__ import annotations
-
 from tvm.relax import op
 
 from .expression import Leaf, expression, number, positive

@@ -4,8 +4,6 @@ What is done after a reduction is done once a row. Two reductions, one after the
 kernels or two passes; reductions of one tensor may share one.
 """
 
-from __future__ import annotations
-
 from tvm.relax import op
 
 from .expression import expression

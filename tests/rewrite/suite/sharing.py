@@ -1,7 +1,5 @@
 """Several outputs: what they share counts once, so the cheapest form of each is no answer."""
 
-from __future__ import annotations
-
 from tvm.relax import op
 
 from .expression import expression

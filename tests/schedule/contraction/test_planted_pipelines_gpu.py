@@ -30,8 +30,9 @@ from tvm_fusion.schedule.contraction.mma.mainloop import TileMmaMainloop
 from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
 from tvm_fusion.schedule.contraction.wgmma.roles import Roles
 from tvm_fusion.schedule.contraction.wgmma.space import wgmma_configs
-from tvm_fusion.schedule.gpu import pipeline, wgmma
-from tvm_fusion.schedule.gpu.pipeline import OffsetRing, Ring
+from tvm_fusion.schedule.gpu.matrix import wgmma
+from tvm_fusion.schedule.gpu.memory import pipeline
+from tvm_fusion.schedule.gpu.memory.pipeline import OffsetRing, Ring
 
 TILE = {"block_m": 32, "block_n": 64, "block_k": 32, "stages": 3, "split_k": 1}
 WARPS = {"warps_m": 1, "warps_n": 2, "warps_k": 1}

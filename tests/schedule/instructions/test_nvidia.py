@@ -9,9 +9,9 @@ from tvm.script import tirx as T
 
 from tests.schedule.instructions.registers import basis, drawn, held, name_of
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.gpu import wgmma
-from tvm_fusion.schedule.gpu.mma_sync import mma_fragments
-from tvm_fusion.schedule.gpu.shared_tiles import block_barrier
+from tvm_fusion.schedule.gpu.matrix import wgmma
+from tvm_fusion.schedule.gpu.matrix.mma_sync import mma_fragments
+from tvm_fusion.schedule.gpu.memory.shared_tiles import block_barrier
 from tvm_fusion.schedule.instructions.nvidia import NVIDIA, ptx
 
 MMA = [row for row in NVIDIA if row.family == "mma.sync"]

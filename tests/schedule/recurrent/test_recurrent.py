@@ -16,11 +16,11 @@ from tvm_fusion.core.recurrent.buffers import declared
 from tvm_fusion.core.recurrent.cell import Activation, Recurrence
 from tvm_fusion.ecg.graph import Graph
 from tvm_fusion.errors import UserError
-from tvm_fusion.frontend import recurrence
+from tvm_fusion.frontend.operators import recurrence
 from tvm_fusion.program.group import Group
 from tvm_fusion.schedule.recurrent import config, template
 from tvm_fusion.schedule.recurrent.template import Recurrent
-from tvm_fusion.schedule.stage.gather import gather
+from tvm_fusion.schedule.stage.pack import gather
 
 pytestmark = pytest.mark.slow_beyond(2)
 

@@ -1,7 +1,5 @@
 """Row programs as the planner hands them over, each with what it must compute."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -30,9 +30,9 @@ def dot_bf16(sums: ir.Expr, left: ir.Expr, right: ir.Expr) -> ir.Expr:
 
     Parameters
     ----------
-    sums : PrimExpr
+    sums
         A vector of float32.
-    left, right : PrimExpr
+    left, right
         Vectors of int32 of as many lanes; each half of a lane is a bfloat16.
     """
     lanes = sums.ty.dtype.lanes

@@ -17,9 +17,9 @@ def copied(
 
     Parameters
     ----------
-    context : PassContext
+    context
         What to copy; its instruments stay behind, as entering them again would start them anew.
-    config : mapping, optional
+    config
         Options that are added, or take the place of its own.
     """
     return PassContext(

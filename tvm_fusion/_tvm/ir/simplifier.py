@@ -47,7 +47,7 @@ ARITHMETIC = [(tirx.Mul, _with_zero), (tirx.Div, _with_zero), (tirx.Sub, _differ
 def hide_from_simplifier(value: ir.Expr) -> ir.Expr:
     """Hide arithmetic of floating point numbers that TVM's simplifier takes for that of integers.
 
-    :class:`tvm_fusion.lower.nan.KeepNaNTests` does,
+    :class:`tvm_fusion.lower.float_math.KeepNaNTests` does,
     in whole functions; this is for what is simplified before it runs.
     """
     return structural_map(value, ARITHMETIC, order="post")

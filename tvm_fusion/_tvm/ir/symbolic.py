@@ -28,9 +28,9 @@ def bind_symbolic_vars(func: relax.Function, values: Mapping[str, int | ir.Var])
 
     Parameters
     ----------
-    func : relax.Function
+    func
         Whose parameters' types define the variables.
-    values : mapping of str to int or Var
+    values
         What to put for them; other names are left alone.
     """
     mine = {

@@ -54,8 +54,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         ``values``. An error that is infinite is ``null`` in JSON.
     """
     from ...core.progress import report
+    from ...deploy.runtime.artifact.manifest import main_function
     from ...deploy.runtime.load import load
-    from ...deploy.runtime.manifest import main_function
     from ...deploy.runtime.tensors import to_numpy
     from ...report.reference import compare, reference
 

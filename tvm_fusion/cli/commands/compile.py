@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from ...compiler import compile
     from ...deploy.build.artifact import check_destination
     from ...deploy.cache.folder import CachedArtifact
-    from ...deploy.runtime import manifest
+    from ...deploy.runtime.artifact import manifest
 
     start = time.perf_counter()
     if is_command_line():

@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from ...deploy.runtime import manifest
-from ...deploy.runtime.signature_json import dims_from_json
+from ...deploy.runtime.artifact import manifest
+from ...deploy.runtime.artifact.signature import dims_from_json
 from ...device.cpu_features import vector_extensions
 from ...words import counted
 from ..notes import Notes, explain_command, lines, precision_line

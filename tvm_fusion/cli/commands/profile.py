@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     dict
         The fields of :class:`tvm_fusion.deploy.runtime.profile.result.Profile`.
     """
-    from ...deploy.runtime.manifest import main_function
+    from ...deploy.runtime.artifact.manifest import main_function
     from ...deploy.runtime.profile.trace import trace
     from ...report.page.document import check_writable, write
     from ...report.page.profile import profile_content

@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         many values are ``nan`` and ``inf``; ``dims``: by symbolic dimension the ``extent`` that was
         run, of ``min`` to ``max``.
     """
-    from ...deploy.runtime.manifest import main_function
+    from ...deploy.runtime.artifact.manifest import main_function
     from ...deploy.runtime.tensors import to_numpy
     from ...threads import team_size
 

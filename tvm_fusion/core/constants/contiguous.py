@@ -19,7 +19,7 @@ def contiguous(array: np.ndarray) -> np.ndarray:
 
     Parameters
     ----------
-    array : numpy.ndarray
+    array
         With any strides.
 
     Returns

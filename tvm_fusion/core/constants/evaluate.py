@@ -327,7 +327,7 @@ def evaluate_exactly(call: relax.Call, operands: Sequence[Any]) -> np.ndarray | 
 
     Parameters
     ----------
-    operands : sequence
+    operands
         An array, a list of arrays, a list of ints or a number for each of its arguments; None for
         what is not known.
 

@@ -18,32 +18,17 @@ STORAGE = "uint8"
 
 @dataclass(frozen=True)
 class FloatFormat:
-    """A float of a sign, exponent bits and mantissa bits, subnormal numbers included.
+    """A float of a sign, exponent bits and mantissa bits, subnormal numbers included."""
 
-    Attributes
-    ----------
-    exponent, mantissa, bias : int
-        Bits, and what is subtracted from the exponent.
-    largest : int
-        Magnitude bits of the largest finite number.
-    nan : int
-        Code of NaN; it takes the sign of what is converted unless ``is_unsigned_zero``.
-    overflow : int
-        Magnitude bits of what lies beyond the largest where nothing saturates.
-    infinity : int or None
-        Magnitude bits of infinity, if there is one.
-    is_unsigned_zero : bool
-        Whether there is one zero, and its negative code is NaN.
-    """
-
+    # Bits, and what is subtracted from the exponent.
     exponent: int
     mantissa: int
     bias: int
-    largest: int
-    nan: int
-    overflow: int
-    infinity: int | None = None
-    is_unsigned_zero: bool = False
+    largest: int  # magnitude bits of the largest finite number
+    nan: int  # code of NaN; it takes the sign of what is converted unless ``is_unsigned_zero``
+    overflow: int  # magnitude bits of what lies beyond the largest where nothing saturates
+    infinity: int | None = None  # magnitude bits of infinity, if there is one
+    is_unsigned_zero: bool = False  # whether there is one zero, and its negative code is NaN
     has_nan: bool = True
 
 
@@ -114,7 +99,7 @@ def encode(value: Any, dtype: str, saturate: bool = True, round_mode: str = "up"
     ----------
     value : tvm.ir.Expr
         A float32; an int32 for integers, of which the lowest bits are taken.
-    saturate : bool
+    saturate
         Whether what lies beyond the largest finite number becomes that, and not NaN or infinity.
     round_mode : {"up", "down", "nearest"}
         Of ``float8_e8m0fnu``.

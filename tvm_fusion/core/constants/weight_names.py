@@ -17,7 +17,7 @@ def weight_key(array: np.ndarray) -> str:
 
     Parameters
     ----------
-    array : numpy.ndarray
+    array
         Any shape; a numpy or ml_dtypes dtype.
 
     Returns
@@ -56,18 +56,11 @@ Again = Callable[[Sequence[Any]], Any]
 
 @dataclass(frozen=True)
 class Packing:
-    """How a weight became what kernels read.
+    """How a weight became what kernels read."""
 
-    Attributes
-    ----------
-    function : str
-        Name of the function in the library that packs: from the weight to the packed form.
-    shape : tuple of int
-        Of the weight itself.
-    """
-
+    # Name of the function in the library that packs: from the weight to the packed form.
     function: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of the weight itself
 
 
 class WeightNames:
@@ -77,7 +70,7 @@ class WeightNames:
     ----------
     named : iterable of (str, tvm.ir.GenericConst)
         The constants that the model names; the first name of an object counts.
-    keeps_origins : bool, optional
+    keeps_origins
         Whether to keep how constants are made of others, and so all of these: for :meth:`twin`.
     """
 
@@ -185,7 +178,7 @@ def derived(new: Any, how: str, sources: Sequence[Any], again: Again | None = No
 
     Parameters
     ----------
-    again : callable, optional
+    again
         Computes it from other sources, such as another worker's parts of them. Where it is missing,
         a model for several workers is scheduled once for each.
 

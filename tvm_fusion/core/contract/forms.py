@@ -14,28 +14,15 @@ OTHER_FORM = "other_form"  # code of a refusal: the group's kernels have another
 
 @dataclass(frozen=True)
 class Form:
-    """One way of making the kernels of a group.
+    """One way of making the kernels of a group."""
 
-    Attributes
-    ----------
-    name : str
-        Such as ``implicit GEMM``.
-    kernel : str
-        Which kernel, and its tile; empty where the form is refused.
-    clocks : float or None
-        Estimated clocks of a multiprocessor, from the launch on, copies of operands included;
-        ``None`` where there is no model.
-    is_chosen : bool
-        Whether the group's kernels have this form.
-    sentence : str
-        Why it was not chosen; empty where it was.
-    """
-
-    name: str
-    kernel: str
+    name: str  # such as ``implicit GEMM``
+    kernel: str  # which kernel, and its tile; empty where the form is refused
+    # Estimated clocks of a multiprocessor, from the launch on, copies of operands included;
+    # ``None`` where there is no model.
     clocks: float | None
-    is_chosen: bool
-    sentence: str
+    is_chosen: bool  # whether the group's kernels have this form
+    sentence: str  # why it was not chosen; empty where it was
 
 
 def other_form(sentence: str) -> Refusal:
@@ -45,18 +32,10 @@ def other_form(sentence: str) -> Refusal:
 
 @dataclass(frozen=True)
 class Row(Generic[Made]):
-    """A form that is taken where a group has it, before those behind it in its table.
+    """A form that is taken where a group has it, before those behind it in its table."""
 
-    Attributes
-    ----------
-    name : str
-        For a reader.
-    make : callable
-        Makes it of what the table is about, or refuses.
-    """
-
-    name: str
-    make: Callable[..., Made | Refusal]
+    name: str  # for a reader
+    make: Callable[..., Made | Refusal]  # makes it of what the table is about, or refuses
 
 
 def first_of(table: Sequence[Row[Made]], *about: object) -> Made | Refusal:

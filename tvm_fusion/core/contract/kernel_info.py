@@ -18,44 +18,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """A group's kernels: what they compute, how, and what they are expected to take.
+    """A group's kernels: what they compute, how, and what they are expected to take."""
 
-    Attributes
-    ----------
-    template : str
-        Which one makes them.
-    operators : tuple of str
-        Titles of the group's members, in order.
-    type : str
-        The most complex of their mapping types.
-    config : mapping of str to (int or str)
-        The template's configuration; empty where it has no choices.
-    bytes : int, optional
-        Memory traffic of one call; ``None`` where it depends on symbolic dimensions.
-    flops : int or str
-        Operations of the members, without recomputation; an expression over symbolic dimensions
-        where they depend on these.
-    dtype : str
-        At whose rate most of the arithmetic runs.
-    us : float
-        Expected microseconds of one call; with symbolic dimensions at
-        :data:`tvm_fusion.ecg.work.ASSUMED_DIM`.
-    source : str
-        Where these come from: ``measured``, ``fitted`` or ``roofline``.
-    record : str
-        Which record, where they were measured.
-    """
-
-    template: str
-    operators: tuple[str, ...]
-    type: str = ""
+    template: str  # which one makes them
+    operators: tuple[str, ...]  # titles of the group's members, in order
+    type: str = ""  # the most complex of their mapping types
+    # The template's configuration; empty where it has no choices.
     config: Mapping[str, int | str] = field(default_factory=dict)
+    # Memory traffic of one call; ``None`` where it depends on symbolic dimensions.
     bytes: int | None = None
+    # Operations of the members, without recomputation; an expression over symbolic dimensions where
+    # they depend on these.
     flops: int | str = 0
-    dtype: str = "float32"
+    dtype: str = "float32"  # at whose rate most of the arithmetic runs
+    # Expected microseconds of one call; with symbolic dimensions at
+    # :data:`tvm_fusion.ecg.work.ASSUMED_DIM`.
     us: float = 0.0
-    source: str = "roofline"
-    record: str = ""
+    source: str = "roofline"  # where these come from: ``measured``, ``fitted`` or ``roofline``
+    record: str = ""  # which record, where they were measured
 
 
 #: Describes the kernels of a claim for a device.
@@ -70,7 +50,7 @@ def record(info: KernelInfo, kernels: tuple[str, ...]) -> None:
 
     Parameters
     ----------
-    kernels : tuple of str
+    kernels
         Names of PrimFuncs in the order in which they are called.
     """
     found = _infos.get()

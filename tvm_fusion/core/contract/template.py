@@ -33,93 +33,56 @@ Details = TypeVar("Details")
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a template does not take a group.
+    """Why a template does not take a group."""
 
-    Attributes
-    ----------
-    code : str
-        Stable, machine-readable reason, such as ``too_much_shared_memory``.
-    sentence : str
-        The reason for a reader.
-    measured_us : float, optional
-        Microseconds of what is refused, where they were measured and are the reason.
-    """
-
-    code: str
-    sentence: str
+    code: str  # stable, machine-readable reason, such as ``too_much_shared_memory``
+    sentence: str  # the reason for a reader
+    # Microseconds of what is refused, where they were measured and are the reason.
     measured_us: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class RaggedExtents:
-    """Extents of ragged rows: rows in groups that end at offsets known at run time.
+    """Extents of ragged rows: rows in groups that end at offsets known at run time."""
 
-    Attributes
-    ----------
-    groups, rows : Expr
-        How many groups there are, and rows of all of them.
-    """
-
+    # How many groups there are, and rows of all of them.
     groups: ir.Expr
     rows: ir.Expr
 
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """A template's promise to make a group's kernels, with what they will cost.
+    """A template's promise to make a group's kernels, with what they will cost."""
 
-    Attributes
-    ----------
-    template : Template
-        Who promises.
-    group : Group
-        What is promised.
-    launches : int
-        Kernels, exactly.
-    bytes : int
-        Memory traffic: what is read and written, workspaces twice; symbolic dimensions count as
-        :data:`tvm_fusion.ecg.work.ASSUMED_DIM`.
-    flops : int
-        Arithmetic, recomputation included.
-    parallelism : int
-        Independent pieces of work: blocks on a GPU, tasks on a CPU.
-    shared_bytes, registers : int
-        On-chip memory of one block, registers of one thread; 0 where the template cannot say.
-    arithmetic : str
-        A word for a reader on how products are computed, such as ``3xTF32``; empty where they are
-        computed as the graph says.
-    matrix_dtype : str
-        At whose rate products run where it is not that of the operands of the graph, as
-        :attr:`tvm_fusion.device.Device.peak_flops` has it; else empty.
-    ragged : RaggedExtents, optional
-        The rows of a product that are in groups, each with a matrix of its own.
-    work : KernelWork
-        How the kernels load, compute and store, where the template can say.
-    details : object
-        What :meth:`Template.emit` wants to remember, such as tile sizes: a dataclass of the
-        template, which nobody else reads. See :meth:`details_as`.
-    laid_out : Claim, optional
-        For the group with its images in the layout that the device prefers, while groups are
-        planned: the layout stage comes later, and plans are for the layouts that it will choose.
-    priced_flops : int, optional
-        Operations that take as long at the share of the peak that the roofline assumes, where the
-        kernels reach another one; by default ``flops``.
-    """
-
-    template: Template
-    group: Group
-    launches: int
+    template: Template  # who promises
+    group: Group  # what is promised
+    launches: int  # kernels, exactly
+    # Memory traffic: what is read and written, workspaces twice; symbolic dimensions count as
+    # :data:`tvm_fusion.ecg.work.ASSUMED_DIM`.
     bytes: int
-    flops: int
-    parallelism: int = 1
+    flops: int  # arithmetic, recomputation included
+    parallelism: int = 1  # independent pieces of work: blocks on a GPU, tasks on a CPU
+    # On-chip memory of one block, registers of one thread; 0 where the template cannot say.
     shared_bytes: int = 0
     registers: int = 0
+    # A word for a reader on how products are computed, such as ``3xTF32``; empty where they are
+    # computed as the graph says.
     arithmetic: str = ""
+    # At whose rate products run where it is not that of the operands of the graph, as
+    # :attr:`tvm_fusion.device.Device.peak_flops` has it; else empty.
     matrix_dtype: str = ""
+    # The rows of a product that are in groups, each with a matrix of its own.
     ragged: RaggedExtents | None = None
+    # How the kernels load, compute and store, where the template can say.
     work: KernelWork = NO_WORK
+    # What :meth:`Template.emit` wants to remember, such as tile sizes: a dataclass of the template,
+    # which nobody else reads. See :meth:`details_as`.
     details: object = None
+    # For the group with its images in the layout that the device prefers, while groups are planned:
+    # the layout stage comes later, and plans are for the layouts that it will choose.
     laid_out: Claim | None = None
+    # Operations that take as long at the share of the peak that the roofline assumes, where the
+    # kernels reach another one; by default ``flops``.
     priced_flops: int | None = None
 
     @property
@@ -132,7 +95,7 @@ class Claim:
 
         Parameters
         ----------
-        kind : type
+        kind
             The dataclass that the template keeps in its claims.
 
         Raises
@@ -160,42 +123,27 @@ class Kernel:
 
     Its host part may branch over symbolic dimensions between bodies that are launched differently
     (few rows, many rows); each way is one launch.
-
-    Attributes
-    ----------
-    func : tirx.PrimFunc
-        Its parameters are what it reads, then what it writes.
-    reads, writes : tuple of Slot
-        In the order of the parameters. A workspace is written before it is read.
     """
 
-    func: tirx.PrimFunc
+    func: tirx.PrimFunc  # its parameters are what it reads, then what it writes
+    # In the order of the parameters. A workspace is written before it is read.
     reads: tuple[Slot, ...]
     writes: tuple[Slot, ...]
 
 
 @dataclass(frozen=True)
 class Emission:
-    """What a template makes of a group.
+    """What a template makes of a group."""
 
-    Attributes
-    ----------
-    kernels : tuple of Kernel
-        Launched in order.
-    workspaces : tuple of relax.TensorType
-        Buffers between the kernels, over the group's symbolic variables, placed by the memory
-        planner.
-    packing : Mapping of int to PrimFunc
-        Per input, a function from the input to the form that the kernels read instead: two
-        parameters, unscheduled, over blocks. Of a constant it is evaluated at compile time; of
-        another input it is scheduled like an operator of its own and launched before the kernels.
-    info : KernelInfo, optional
-        What the artifact is to tell of the kernels; the scheduling stage adds it.
-    """
-
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[Kernel, ...]  # launched in order
+    # Buffers between the kernels, over the group's symbolic variables, placed by the memory
+    # planner.
     workspaces: tuple[relax.TensorType, ...] = ()
+    # Per input, a function from the input to the form that the kernels read instead: two
+    # parameters, unscheduled, over blocks. Of a constant it is evaluated at compile time; of
+    # another input it is scheduled like an operator of its own and launched before the kernels.
     packing: Mapping[int, tirx.PrimFunc] = field(default_factory=dict)
+    # What the artifact is to tell of the kernels; the scheduling stage adds it.
     info: KernelInfo | None = None
 
     @classmethod
@@ -212,7 +160,7 @@ class Template(ABC):
 
     Attributes
     ----------
-    name : str
+    name
         Stands in decisions and in the IR.
     is_fallback : bool
         Whether it is taken only where no other template claims.

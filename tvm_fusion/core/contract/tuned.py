@@ -15,24 +15,14 @@ TUNED = "tuned"  # code of the decision that a group's kernels have a measured c
 
 @dataclass(frozen=True)
 class Tuned:
-    """A configuration that was measured to be faster than the default.
+    """A configuration that was measured to be faster than the default."""
 
-    Attributes
-    ----------
-    config : Config
-        For :meth:`tvm_fusion.core.contract.template.Template.configure`.
-    us, default_us : float
-        Microseconds of the kernels with it and with the default, measured in turns.
-    source : str
-        The record: file, number, date.
-    note : str
-        How the record's device or versions differ from those compiled for; empty if they do not.
-    """
-
-    config: Config
+    config: Config  # for :meth:`tvm_fusion.core.contract.template.Template.configure`
+    # Microseconds of the kernels with it and with the default, measured in turns.
     us: float
     default_us: float
-    source: str
+    source: str  # the record: file, number, date
+    # How the record's device or versions differ from those compiled for; empty if they do not.
     note: str = ""
 
     @property

@@ -63,7 +63,7 @@ def inherit(before: tvm.IRModule, after: tvm.IRModule) -> tvm.IRModule:
 
     Parameters
     ----------
-    before, after : tvm.IRModule
+    before, after
         What passes took and gave. Functions are compared with those of the same name.
 
     Returns
@@ -132,19 +132,12 @@ class _Node:
 
 @dataclass(eq=False)
 class _Rewrite:
-    """A place where something else is read than before.
+    """A place where something else is read than before."""
 
-    Attributes
-    ----------
-    gone, made : list of _Node
-        What was read there and is read there, of what does not correspond to anything.
-    reader : _Node or None
-        The operator that reads it, after; None at the end of the function.
-    """
-
+    # What was read there and is read there, of what does not correspond to anything.
     gone: list[_Node]
     made: list[_Node]
-    reader: _Node | None
+    reader: _Node | None  # the operator that reads it, after; None at the end of the function
     old: list[_Node] = field(default_factory=list)  # that it reaches
     new: list[_Node] = field(default_factory=list)
 

@@ -32,19 +32,13 @@ _WITHOUT_SEPARATORS = {ord(_BETWEEN): None, ord(_WITHIN): None}
 
 @dataclass(frozen=True)
 class Source:
-    """An operator of the model, as its user knows it.
+    """An operator of the model, as its user knows it."""
 
-    Attributes
-    ----------
-    operator : str
-        Name of an ONNX node, or path of the PyTorch module that calls it
-        (``encoder.layer.3.attention``); empty where there is none.
-    tensors : tuple of str
-        Names of its results: ONNX's tensors, nodes of a ``torch.export`` graph, variables of a
-        Relax module.
-    """
-
+    # Name of an ONNX node, or path of the PyTorch module that calls it
+    # (``encoder.layer.3.attention``); empty where there is none.
     operator: str
+    # Names of its results: ONNX's tensors, nodes of a ``torch.export`` graph, variables of a Relax
+    # module.
     tensors: tuple[str, ...] = ()
 
     @property
@@ -194,7 +188,7 @@ def attach(mod: tvm.IRModule, told: Callable[[Any], Sources]) -> tvm.IRModule:
 
     Parameters
     ----------
-    told : callable
+    told
         Returns what is known of a binding, if anything.
 
     Returns

@@ -14,16 +14,11 @@ from .cell import Recurrence
 
 @dataclass(frozen=True)
 class RecurrentBuffers:
-    """Buffers of a recurrent layer, with the addresses of its elements.
-
-    Attributes
-    ----------
-    buffers : Mapping of str to Var
-        By the names of :attr:`Recurrence.operands` and ``results``; results that nothing reads may
-        be absent.
-    """
+    """Buffers of a recurrent layer, with the addresses of its elements."""
 
     layer: Recurrence
+    # By the names of :attr:`Recurrence.operands` and ``results``; results that nothing reads may be
+    # absent.
     buffers: Mapping[str, ir.Var]
 
     @property

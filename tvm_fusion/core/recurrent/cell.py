@@ -84,40 +84,21 @@ class CellValues(Protocol):
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A recurrent layer, without sizes and types.
+    """A recurrent layer, without sizes and types."""
 
-    Attributes
-    ----------
-    cell : str
-        ``lstm``, ``gru`` or ``rnn``.
-    gates : str
-        Order of the gates in the weights: of ``i o f c``, ``z r h``, or ``h``.
-    reverse : tuple of bool
-        For each direction, whether it goes from the end.
-    activations : tuple of tuple of Activation
-        For each direction: f, g, h of ONNX.
-    clip : float, optional
-        Bound of the arguments of activations.
-    input_forget : bool
-        LSTM: whether the forget gate is one minus the input gate.
-    reset_after : bool
-        GRU: whether the reset gate multiplies the product (ONNX: ``linear_before_reset``).
-    input_axes, output_axes : str
-        Order of time and batch: ``TB`` or ``BT``; ``TDBH``, ``TBDH`` or ``BTDH``.
-    optional : tuple of str
-        Which optional operands there are, of ``bias`` (D, H), ``initial_h``, ``initial_c``
-        (D, B, H), ``peepholes`` (D, 3H: i, o, f) and ``lengths`` (B), in this order.
-    """
-
-    cell: str
-    gates: str
-    reverse: tuple[bool, ...]
-    activations: tuple[tuple[Activation, ...], ...]
-    clip: float | None = None
-    input_forget: bool = False
+    cell: str  # ``lstm``, ``gru`` or ``rnn``
+    gates: str  # order of the gates in the weights: of ``i o f c``, ``z r h``, or ``h``
+    reverse: tuple[bool, ...]  # for each direction, whether it goes from the end
+    activations: tuple[tuple[Activation, ...], ...]  # for each direction: f, g, h of ONNX
+    clip: float | None = None  # bound of the arguments of activations
+    input_forget: bool = False  # LSTM: whether the forget gate is one minus the input gate
+    # GRU: whether the reset gate multiplies the product (ONNX: ``linear_before_reset``).
     reset_after: bool = False
+    # Order of time and batch: ``TB`` or ``BT``; ``TDBH``, ``TBDH`` or ``BTDH``.
     input_axes: str = "TB"
     output_axes: str = "TDBH"
+    # Which optional operands there are, of ``bias`` (D, H), ``initial_h``, ``initial_c`` (D, B, H),
+    # ``peepholes`` (D, 3H: i, o, f) and ``lengths`` (B), in this order.
     optional: tuple[str, ...] = ()
 
     def to_json(self) -> str:

@@ -45,7 +45,7 @@ def range_of(expr: Any, bounds: Bounds, exact: bool = False) -> Interval:
         Of an integer type, or bool.
     bounds : mapping of Var to (int, int)
         What is known of variables; others hold any number of their type.
-    exact : bool
+    exact
         Bound what the outermost operation gives before it is put into its type.
 
     Returns

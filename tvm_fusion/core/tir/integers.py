@@ -73,7 +73,7 @@ def wrapped(expr: ir.Expr, ranges: Bounds | None = None) -> ir.Expr:
 
     Parameters
     ----------
-    expr : Expr
+    expr
         A scalar or vector that is stored, or a condition.
     ranges : mapping of Var to (int, int), optional
         What index variables lie between, both included.
@@ -193,7 +193,7 @@ def unwrapped(expr: ir.Expr, ranges: Bounds) -> ir.Expr:
 
     Parameters
     ----------
-    expr : Expr
+    expr
         An expression with such calls, or without.
     ranges : mapping of Var to (int, int)
         What index variables lie between.

@@ -245,9 +245,9 @@ def prefetch(element: ir.Expr, level: int, is_write: bool = False) -> tirx.Stmt:
 
     Parameters
     ----------
-    level : int
+    level
         The nearest cache that is to hold it: 1 or 2.
-    is_write : bool
+    is_write
         Whether it will be written.
     """
     hints = [tirx.const(hint, "int32") for hint in (int(is_write), 4 - level, DATA)]

@@ -19,7 +19,7 @@ class Polynomials:
 
     Parameters
     ----------
-    extents : mapping of Var to PrimExpr
+    extents
         The axes. Every other variable is a size.
     """
 

@@ -40,7 +40,7 @@ def grouped_matmul(rows: Any, matrices: Any, offsets: Any, dtype: str) -> Any:
         ``[groups, k, n]``.
     offsets : te.Tensor
         ``[groups]``, int32 or int64.
-    dtype : str
+    dtype
         Of the result, and of the sums.
     """
     groups, inner, columns = map(index, matrices.shape)

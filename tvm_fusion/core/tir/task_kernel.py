@@ -104,7 +104,7 @@ def task_kernel(
         Extents of the tasks that run in parallel; of none there is one task.
     inputs, outputs : sequence of (shape, dtype)
         Buffers that tasks read, and that they write, each element by one task.
-    body : callable
+    body
         Called with the task's indices, then the buffers; writes a task.
     """
     # A buffer without axes, or without elements, is none to most of TVM's passes.

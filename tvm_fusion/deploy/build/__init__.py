@@ -8,6 +8,6 @@
 ``packed_functions``  who has a packed function where the compiler is not
 ``cpu_features``      which instruction sets an artifact needs
 ``artifact``          a compiled model, written whole or not at all
-``bundle``            a folder that runs it without Python; ``cross_bundle``: for another family
+``bundle``            a folder that runs it without Python, for another family of processors, too
 ``dump``              TVMScript as files
 """

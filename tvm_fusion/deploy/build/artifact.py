@@ -16,8 +16,8 @@ import numpy as np
 
 from ...core.progress import report
 from ...errors import UserError
-from ..runtime import manifest, weights_file
-from ..runtime.weights_file import StoredWeight
+from ..runtime.artifact import manifest, weights_file
+from ..runtime.artifact.weights_file import StoredWeight
 
 AT = "@"  # between an architecture and the number of a worker from 1
 
@@ -29,8 +29,8 @@ class Artifact:
     Attributes
     ----------
     manifest : dict
-        What :mod:`tvm_fusion.deploy.runtime.manifest` documents, without the entries ``weights``
-        and ``files``, which come with the export.
+        What :mod:`tvm_fusion.deploy.runtime.artifact.manifest` documents, without the entries
+        ``weights`` and ``files``, which come with the export.
     weights : mapping of str to numpy.ndarray
         By label, the weights that go beside the library, packed ones as kernels read them.
     used : mapping of str to mapping of str to StoredWeight

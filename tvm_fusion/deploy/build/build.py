@@ -20,7 +20,7 @@ from ...device import TargetSpec
 from ...device.tile_permission import need_tiles
 from ...errors import UserError
 from ..count import Lowered, count, is_gpu
-from ..runtime.weights_file import StoredWeight
+from ..runtime.artifact.weights_file import StoredWeight
 from ..toolchain import thread_team, tile_permission, toolchain
 from ..toolchain.rocm_code import KernelCode, amd_modules, faults, kernels
 from ..toolchain.rocm_runtime import LINK_OPTIONS, begin_rocm_runtime, rocm_runtime
@@ -33,34 +33,20 @@ from .prepare import Prepared, same_bits, sample_of
 
 @dataclass(frozen=True)
 class Built:
-    """A compiled model.
+    """A compiled model."""
 
-    Attributes
-    ----------
-    compiled : Compiled
-        Bytecode and machine code of all architectures.
-    counts : dict of str to dict
-        By architecture and function: ``kernels``, ``host_launches``, ``calls``,
-        ``intermediate_bytes``.
-    suffixes : dict of str to str
-        By architecture, what stands behind the names of the library's functions.
-    names : dict of str to dict of str to str
-        By architecture, the library's names of all functions and kernels; empty for one.
-    kernels : dict of tuple of str to list of str
-        By architectures, the kernels for exactly these; empty for one.
-    features : dict of str to list of str
-        By CPU, the instruction sets that its code needs.
-    spills : bool
-        Whether kernels spill registers on AMD GPUs.
-    """
-
-    compiled: Compiled
+    compiled: Compiled  # bytecode and machine code of all architectures
+    # By architecture and function: ``kernels``, ``host_launches``, ``calls``,
+    # ``intermediate_bytes``.
     counts: dict[str, dict[str, Any]]
+    # By architecture, what stands behind the names of the library's functions.
     suffixes: dict[str, str]
+    # By architecture, the library's names of all functions and kernels; empty for one.
     names: dict[str, dict[str, str]]
+    # By architectures, the kernels for exactly these; empty for one.
     kernels: dict[tuple[str, ...], list[str]]
-    features: dict[str, list[str]]
-    spills: bool = False
+    features: dict[str, list[str]]  # by CPU, the instruction sets that its code needs
+    spills: bool = False  # whether kernels spill registers on AMD GPUs
 
 
 def build(prepared: Mapping[str, Prepared], spec: TargetSpec) -> Built:
@@ -104,7 +90,7 @@ def store(
 
     Parameters
     ----------
-    names : mapping of str to mapping of str to str
+    names
         By architecture, the library's names of packing functions, where they are others.
 
     Returns
@@ -144,7 +130,7 @@ def export_library(
 
     Parameters
     ----------
-    features : iterable of str
+    features
         Instruction sets that a CPU's code needs: for AMX's the library asks when it is opened.
     """
     with toolchain(spec) as tools, tempfile.TemporaryDirectory() as folder:
@@ -208,20 +194,12 @@ _HOST = "tirx.is_host_func"
 
 @dataclass(frozen=True)
 class Merged:
-    """Modules that became one.
+    """Modules that became one."""
 
-    Attributes
-    ----------
-    mod : tvm.IRModule
-        Every kernel with its target.
-    names : dict of str to dict of str to str
-        By architecture, the new name of each function by its old one.
-    kernels : dict of tuple of str to list of str
-        By architectures, the kernels that are kept for exactly these.
-    """
-
-    mod: tvm.IRModule
+    mod: tvm.IRModule  # every kernel with its target
+    # By architecture, the new name of each function by its old one.
     names: dict[str, dict[str, str]]
+    # By architectures, the kernels that are kept for exactly these.
     kernels: dict[tuple[str, ...], list[str]]
 
 
@@ -243,7 +221,7 @@ def merge(mods: Mapping[str, tvm.IRModule], spec: TargetSpec) -> Merged:
 
     Parameters
     ----------
-    mods : mapping of str to tvm.IRModule
+    mods
         By architecture, the same functions lowered for the virtual machine.
     """
     found = _kernels(mods, spec)

@@ -32,7 +32,7 @@ from tvm.tirx.build import codegen_build, split_host_device_mods
 from ..._tvm.ir.pass_context import copied
 from ..._tvm.ir.structural import structural_walk
 from ...core.progress import steps
-from ...lower.argument_checks import with_checked
+from ...lower.cleanup import with_checked
 from ..count.device import SplitFunctions
 from ..memory.weights import WEIGHTS
 
@@ -55,9 +55,9 @@ class Compiled:
     ----------
     executable : tvm.runtime.Executable
         Bytecode; its module imports the code of devices.
-    objects : tuple of bytes
+    objects
         Object files of the host's kernels, to be linked with it.
-    hosts : dict of str to list of PrimFunc
+    hosts
         Host code of a GPU's kernels as SplitHostDevice left it, by the names of PrimFuncs; none
         where the caller's context has instruments.
     """
@@ -75,11 +75,11 @@ def compiling(
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Relax functions in the virtual machine's form, and PrimFuncs.
-    tir_pipeline : str
+    tir_pipeline
         Name of the registered pipeline that lowers PrimFuncs.
-    loaders : collection of str
+    loaders
         Names of PrimFuncs that the loader calls, with weights that it has checked.
 
     Yields
@@ -199,8 +199,8 @@ def _compile(mod: tvm.IRModule, target: Target, tir_pipeline: str) -> _Part:
 #         relu(a, b)                                relu checks nothing
 #
 # The loader gives weights the shape, type and device of the manifest, in contiguous memory
-# (:mod:`..runtime.weights_file`, :mod:`..runtime.tensors`). Destinations of results are their
-# caller's, like inputs.
+# (:mod:`..runtime.artifact.weights_file`, :mod:`..runtime.tensors`). Destinations of results are
+# their caller's, like inputs.
 _ALLOC = ir.Op.get("relax.vm.alloc_tensor")
 _CALL_DYNAMIC = ir.Op.get("relax.vm.call_tir_dyn")
 _RESHAPE = "vm.builtin.reshape"
@@ -215,11 +215,11 @@ def mark_checked_arguments(
 
     Parameters
     ----------
-    mod : IRModule
+    mod
         Lowered for the virtual machine.
-    kernels : mapping of GlobalVar to PrimFunc
+    kernels
         Its PrimFuncs, by the variables that calls name.
-    loaders : collection of str
+    loaders
         Names of those that the loader calls, with weights that it has checked.
 
     Returns

@@ -19,7 +19,7 @@ class Dump:
 
     Parameters
     ----------
-    path : Path
+    path
         The file; its folder is made if need be.
     """
 

@@ -50,20 +50,11 @@ class CallTIRRewriteWithNames:
 
 @dataclass(frozen=True)
 class Launch:
-    """A call of a PrimFunc.
+    """A call of a PrimFunc."""
 
-    Attributes
-    ----------
-    kernel : str
-        Its name.
-    names : tuple of str
-        What the user calls the operators that it computes.
-    reads : tuple of int
-        Positions of the launches that wrote what it reads; of those of the same Relax function.
-    """
-
-    kernel: str
-    names: tuple[str, ...]
+    kernel: str  # its name
+    names: tuple[str, ...]  # what the user calls the operators that it computes
+    # Positions of the launches that wrote what it reads; of those of the same Relax function.
     reads: tuple[int, ...]
 
 
@@ -72,9 +63,9 @@ def launches_of(mod: tvm.IRModule, function: str) -> list[Launch]:
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Lowered for the virtual machine.
-    function : str
+    function
         A Relax function; the calls of those that it calls (captured in CUDA graphs, branches,
         bodies of loops) stand where it names them first, those of a body once.
     """

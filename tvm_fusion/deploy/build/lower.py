@@ -101,9 +101,9 @@ def _hip(function: relax.ExternFunc) -> relax.ExternFunc:
 
 # Take whole extents where a function has numbers of steps: ``32*k`` is ``h`` to its callers.
 #
-# A function of which dimensions are multiples of a step (:mod:`tvm_fusion.frontend.steps`) has a
-# parameter of these numbers. Lowered, it computes them from the tensors that it is given, and
-# checks that these are multiples.
+# A function of which dimensions are multiples of a step
+# (:mod:`tvm_fusion.frontend.dimensions.steps`) has a parameter of these numbers. Lowered, it
+# computes them from the tensors that it is given, and checks that these are multiples.
 @tvm.transform.module_pass(opt_level=0, name="TakeWholeExtents")
 class TakeWholeExtents:
     """Replace the parameter of numbers of steps; runs behind the memory plan, which bounds them."""

@@ -22,18 +22,10 @@ from ..count.nests import packed_name
 
 @dataclass(frozen=True)
 class PackedFunctions:
-    """What a process has to have before it loads an artifact.
+    """What a process has to have before it loads an artifact."""
 
-    Attributes
-    ----------
-    libraries : list of str
-        TVM's runtime libraries beside the main one.
-    application : list of str
-        Names of the application's own functions.
-    """
-
-    libraries: list[str]
-    application: list[str]
+    libraries: list[str]  # TVM's runtime libraries beside the main one
+    application: list[str]  # names of the application's own functions
 
 
 def packed_functions(mods: Iterable[tvm.IRModule]) -> PackedFunctions:
@@ -41,7 +33,7 @@ def packed_functions(mods: Iterable[tvm.IRModule]) -> PackedFunctions:
 
     Parameters
     ----------
-    mods : iterable of tvm.IRModule
+    mods
         In the virtual machine's form, with PrimFuncs.
 
     Raises

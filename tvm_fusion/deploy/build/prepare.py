@@ -29,38 +29,20 @@ from .lower import LowerToVM
 
 @dataclass(frozen=True)
 class Prepared:
-    """A module that is lowered for one architecture, and what the manifest tells of it.
+    """A module that is lowered for one architecture, and what the manifest tells of it."""
 
-    Attributes
-    ----------
-    mod : tvm.IRModule
-        What TVM makes bytecode and machine code of.
-    weights : dict of str to numpy.ndarray
-        By name, for all functions.
-    weight_names : dict of str to list of str
-        By function, the weights in the order in which they follow its inputs.
-    packings : dict of str to Packing
-        By name, of weights that are packed.
-    target : Target
-        With the one architecture.
-    extents : dict of str to int
-        Of symbolic dimensions, at which kernels are counted.
-    destinations : dict of str to list of int
-        By function, the results that its form with destinations takes as parameters.
-    passes_tuple : dict of str to bool
-        By function, whether it takes its weights as one tuple.
-    constants : dict of str to GenericConst
-        By name, of which a weight is the elements.
-    """
-
-    mod: tvm.IRModule
-    weights: dict[str, np.ndarray]
+    mod: tvm.IRModule  # what TVM makes bytecode and machine code of
+    weights: dict[str, np.ndarray]  # by name, for all functions
+    # By function, the weights in the order in which they follow its inputs.
     weight_names: dict[str, list[str]]
-    packings: dict[str, Packing]
-    target: Target
-    extents: dict[str, int]
+    packings: dict[str, Packing]  # by name, of weights that are packed
+    target: Target  # with the one architecture
+    extents: dict[str, int]  # of symbolic dimensions, at which kernels are counted
+    # By function, the results that its form with destinations takes as parameters.
     destinations: dict[str, list[int]]
+    # By function, whether it takes its weights as one tuple.
     passes_tuple: dict[str, bool] = field(default_factory=dict)
+    # By name, of which a weight is the elements.
     constants: dict[str, GenericConst] = field(default_factory=dict)
 
 
@@ -76,13 +58,13 @@ def prepare(
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         ``call_tir`` on scheduled PrimFuncs.
-    dims : mapping of str to DimRange
+    dims
         Ranges of symbolic dimensions; counts are taken at the upper ends.
-    model_names : WeightNames
+    model_names
         Of constants, with how they were packed.
-    min_bytes : int, optional
+    min_bytes
         Constants below this many bytes stay in the code.
     """
     lifted = lift_constants(mod, min_bytes)
@@ -115,11 +97,11 @@ def prepare_workers(
 
     Parameters
     ----------
-    parts : sequence of Imported
+    parts
         By rank, what each worker computes; one if there are no others.
-    twins : sequence of mapping of int to GenericConst
+    twins
         By rank, what a worker has in the places of the first one's constants, by their hashes.
-    schedule : callable
+    schedule
         All stages.
 
     Raises

@@ -26,7 +26,7 @@ from typing import Any
 
 from ...errors import UserError
 from ..build.artifact import Artifact
-from ..runtime import manifest
+from ..runtime.artifact import manifest
 
 FOLDER, LIMIT = "TVM_FUSION_CACHE", "TVM_FUSION_CACHE_SIZE"
 DEFAULT_LIMIT = "10G"
@@ -36,15 +36,9 @@ _LEFT_BEHIND = 86_400  # seconds, from which on an unfinished folder is nobody's
 
 @dataclass(frozen=True)
 class CachedArtifact(Artifact):
-    """An artifact of the cache; :meth:`export` copies its files, and writes its manifest.
+    """An artifact of the cache; :meth:`export` copies its files, and writes its manifest."""
 
-    Attributes
-    ----------
-    folder : Path
-        Where it is, under a name of its own as long as this object lives.
-    """
-
-    folder: Path
+    folder: Path  # where it is, under a name of its own as long as this object lives
 
     def _write(self, folder: Path) -> None:
         stored = manifest.read(self.folder)
@@ -59,9 +53,9 @@ class ArtifactCache:
 
     Parameters
     ----------
-    folder : Path
+    folder
         Made if it is not there.
-    limit : int
+    limit
         Bytes of all artifacts; those used least recently go.
     """
 

@@ -33,9 +33,9 @@ def cache_key(model: Any, spec: TargetSpec, config: FusionConfig) -> str:
     ----------
     model : str, os.PathLike, onnx.ModelProto or torch.export.ExportedProgram
         An ONNX model, of which weights in files beside it count, or a PyTorch program.
-    spec : TargetSpec
+    spec
         With the features of its devices.
-    config : FusionConfig
+    config
         All its options count; of ``db``, the file's content.
 
     Returns

@@ -39,17 +39,17 @@ def count(
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         What a pipeline produced: either lowered for the virtual machine (the result of
         ``relax.get_default_pipeline`` or of any pipeline that ends in AttachGlobalSymbol), or
         still in ``call_tir`` form, which TVM's ``default_build`` pipeline then lowers unfused.
     target : tvm.target.Target or str
         What the module is compiled for. No device and no CUDA compiler is needed.
-    function : str
+    function
         Name of the function.
-    dims : mapping of str to int, optional
+    dims
         Extents of the function's symbolic dimensions.
-    tir_pipeline : str
+    tir_pipeline
         Name of the registered TIR pipeline that the build uses; matters on GPUs only.
     lowered : mapping of str to sequence of tvm.tirx.PrimFunc, optional
         Host code of PrimFuncs that the build has lowered for a GPU, by their names, as
@@ -112,7 +112,7 @@ def count_stock(
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         An imported module with high-level operators.
     target, function, dims
         As in :func:`count`.

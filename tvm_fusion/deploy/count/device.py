@@ -28,7 +28,7 @@ def device_profile(func: tirx.PrimFunc, name: str, target: Target, pipeline: str
         A scheduled function, its shapes bound to integers where they are known.
     target : tvm.target.Target
         A GPU with a host.
-    pipeline : str
+    pipeline
         Name of the registered TIR pipeline that would build it.
 
     Returns

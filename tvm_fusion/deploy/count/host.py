@@ -94,7 +94,7 @@ class HostWalk:
 
     Parameters
     ----------
-    name : str
+    name
         The PrimFunc's name, for caveats.
     """
 

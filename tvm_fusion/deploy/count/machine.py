@@ -29,11 +29,11 @@ class Machine:
 
     Parameters
     ----------
-    profiler : callable
+    profiler
         Says what one call of a PrimFunc launches, given its name, itself and its arguments.
-    on_device : bool
+    on_device
         Whether tensors live on a device, so that the host reads them through a copy.
-    symbols : Env
+    symbols
         Extents of the symbolic dimensions.
     """
 

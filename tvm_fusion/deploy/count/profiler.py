@@ -24,7 +24,7 @@ class Profiler:
     ----------
     target : tvm.target.Target
         Where functions without a target of their own run.
-    tir_pipeline : str
+    tir_pipeline
         Name of the registered TIR pipeline that would build them.
     lowered : mapping of str to sequence of PrimFunc
         Those that have been built.

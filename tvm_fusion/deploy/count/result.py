@@ -14,12 +14,12 @@ class Launch:
 
     Attributes
     ----------
-    kernel : str
+    kernel
         Name of the device function; on the CPU the buffer that the loop nest writes last; for
         copies and library calls the packed function's name.
-    primfunc : str
+    primfunc
         The PrimFunc that launches it; empty for what the Relax function calls itself.
-    calls : int
+    calls
         Launches in one inference.
     kind : {"kernel", "copy", "library"}
         A loop nest or device function of ours, a copy between memories, or an external routine.
@@ -33,30 +33,17 @@ class Launch:
 
 @dataclass(frozen=True)
 class Count:
-    """Launches and intermediate bytes of one inference.
+    """Launches and intermediate bytes of one inference."""
 
-    Attributes
-    ----------
-    launches : tuple of Launch
-        Every distinct launch, in order of first use.
-    calls : int
-        Calls of PrimFuncs by the virtual machine; host functions that compute shapes are left out.
-    visible_bytes : int
-        Bytes of tensors allocated between calls and not returned. Inputs, weights and constants are
-        not among them; views of one allocation count once, tensors that share planned storage each.
-    host_launches : int
-        Launches that the host makes: a CUDA graph is one.
-    hidden_bytes : int
-        Bytes of buffers inside PrimFuncs that are larger than a tile.
-    caveats : tuple of str
-        What the figures leave out, such as tensors whose shape depends on data; empty as a rule.
-    """
-
-    launches: tuple[Launch, ...]
+    launches: tuple[Launch, ...]  # every distinct launch, in order of first use
+    # Calls of PrimFuncs by the virtual machine; host functions that compute shapes are left out.
     calls: int
+    # Bytes of tensors allocated between calls and not returned. Inputs, weights and constants are
+    # not among them; views of one allocation count once, tensors that share planned storage each.
     visible_bytes: int
-    hidden_bytes: int
-    host_launches: int
+    hidden_bytes: int  # bytes of buffers inside PrimFuncs that are larger than a tile
+    host_launches: int  # launches that the host makes: a CUDA graph is one
+    # What the figures leave out, such as tensors whose shape depends on data; empty as a rule.
     caveats: tuple[str, ...] = ()
 
     @property

@@ -13,20 +13,11 @@ from .result import Kind
 
 @dataclass(frozen=True)
 class TensorValue:
-    """A tensor of known or partly known shape.
+    """A tensor of known or partly known shape."""
 
-    Attributes
-    ----------
-    shape : tuple of (int or None), optional
-        Extents; None where they depend on data.
-    dtype : str
-        Element type.
-    allocation : int, optional
-        Which allocation it views; None for inputs, weights and constants.
-    """
-
-    shape: tuple[int | None, ...] | None
-    dtype: str
+    shape: tuple[int | None, ...] | None  # extents; None where they depend on data
+    dtype: str  # element type
+    # Which allocation it views; None for inputs, weights and constants.
     allocation: int | None = None
 
 

@@ -1,4 +1,4 @@
-// The manifest of an artifact, as tvm_fusion/deploy/runtime/manifest.py documents it, checked.
+// The manifest of an artifact, as tvm_fusion/deploy/runtime/artifact/manifest.py documents it, checked.
 #ifndef TVM_FUSION_MANIFEST_H_
 #define TVM_FUSION_MANIFEST_H_
 

@@ -196,18 +196,11 @@ _VIEWS = (ir.Var, ir.Tuple, ir.TupleGetItem, ir.GenericConst, ir.Call)
 
 @dataclass
 class KernelCalls:
-    """What a function does that launches kernels and nothing else.
+    """What a function does that launches kernels and nothing else."""
 
-    Attributes
-    ----------
-    kernels : dict of Var to int
-        Launches of the ``call_tir``, or of the workers' exchange, that binds a variable.
-    values : dict of Var to Expr
-        By variable, in order.
-    """
-
+    # Launches of the ``call_tir``, or of the workers' exchange, that binds a variable.
     kernels: dict[ir.Var, int] = field(default_factory=dict)
-    values: dict[ir.Var, relax.Expr] = field(default_factory=dict)
+    values: dict[ir.Var, relax.Expr] = field(default_factory=dict)  # by variable, in order
 
     @classmethod
     def of(cls, mod: tvm.IRModule, func: relax.Function) -> KernelCalls | None:

@@ -37,7 +37,7 @@ def copies(types: Sequence[relax.TensorType]) -> tirx.PrimFunc:
 
     Parameters
     ----------
-    types : sequence of TensorType
+    types
         Static shapes and dtypes.
 
     Returns
@@ -78,7 +78,7 @@ def in_blocks(pieces: Sequence[tuple[ir.Expr | int, Body]]) -> tirx.Stmt:
 
     Parameters
     ----------
-    pieces : sequence of (Expr or int, callable)
+    pieces
         How many vectors a piece has, and what is done with one.
     """
 

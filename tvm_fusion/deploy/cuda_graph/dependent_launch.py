@@ -80,9 +80,9 @@ def launched_early(func: tirx.PrimFunc, prefetched: Sequence[ir.Var] = ()) -> ti
 
     Parameters
     ----------
-    func : PrimFunc
+    func
         Over SBlocks and thread bindings; any other is returned as it is.
-    prefetched : sequence of Var
+    prefetched
         Parameters that no kernel writes: kernels ask L2 for them before they wait.
 
     Returns

@@ -31,9 +31,9 @@ def mark_static_inputs(
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         The functions that ``signatures`` describes.
-    names : collection of str
+    names
         Inputs; a function need not have all of them.
 
     Raises

@@ -51,7 +51,7 @@ def prefetched_weights(
 
     Parameters
     ----------
-    func : relax.Function
+    func
         Of ``call_tir``; its weights follow its inputs as parameters.
 
     Returns

@@ -22,7 +22,7 @@ from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from ...core.tir.expressions import variables
-from ..runtime.manifest import INTO
+from ..runtime.artifact.manifest import INTO
 
 DESTINATIONS = "tvm_fusion.destinations"  # attribute: the results that are parameters, ascending
 _WANTED = "tvm_fusion.takes_destinations"
@@ -35,7 +35,7 @@ def add_destinations(mod: tvm.IRModule, functions: Collection[str]) -> tvm.IRMod
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Functions before they are lowered; not changed. On other devices than the CPU, where
         launches may be captured with their addresses, nothing is added.
     """

@@ -29,9 +29,9 @@ def update_in_place(
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         The functions that ``signatures`` describes, as imported.
-    names : mapping of str to str
+    names
         By input, the output whose values it is to hold; a function need not have it.
 
     Returns

@@ -15,7 +15,7 @@ import tvm
 from tvm import ir, relax
 
 from ...core.tir.loops import constant
-from ...frontend.extents import from_tir
+from ...frontend.dimensions.extents import from_tir
 from ...signature import Signature
 from .in_place import writes_of
 from .slice_patterns import Bindings
@@ -25,17 +25,10 @@ _SAME = ("astype", "reshape", "expand_dims", "squeeze", "broadcast_to", "flatten
 
 @dataclass(frozen=True)
 class Limit:
-    """Numbers of an input: each, and the ``count`` from it on, are at least 0 and below a number.
+    """Numbers of an input: each, and ``count`` from it on, are at least 0 and below a number."""
 
-    Attributes
-    ----------
-    below : int
-        The first number that there is not.
-    count : int or str
-        How many consecutive ones it stands for; a string is an expression over dimensions.
-    """
-
-    below: int
+    below: int  # the first number that there is not
+    # How many consecutive ones it stands for; a string is an expression over dimensions.
     count: int | str = 1
 
 
@@ -46,9 +39,9 @@ def limits(
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         The functions that ``signatures`` describes, as imported.
-    names : mapping of str to str
+    names
         By input that is written to, its output.
 
     Returns

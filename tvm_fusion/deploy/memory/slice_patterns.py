@@ -31,16 +31,11 @@ _RESHAPES = tuple(ir.Op.get(f"relax.{n}") for n in ("reshape", "expand_dims"))
 
 @dataclass(frozen=True)
 class Write:
-    """Slices of an input, as a function's bindings have them.
-
-    Attributes
-    ----------
-    result, at : Var
-        The input's next value, and the variable of the ``where`` that computes it: another one
-        where that is of a wider dtype.
-    """
+    """Slices of an input, as a function's bindings have them."""
 
     param: ir.Var
+    # The input's next value, and the variable of the ``where`` that computes it: another one where
+    # that is of a wider dtype.
     result: ir.Var
     at: ir.Var
     number: relax.Expr

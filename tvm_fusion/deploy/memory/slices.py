@@ -26,27 +26,18 @@ _SLICES = "tvm_fusion.slices"  # of a kernel: what it writes
 
 @dataclass(frozen=True)
 class Slice:
-    """``state[..., number[j], ...] = values[..., j, ...]`` along one axis, or ``state = values``.
+    """``state[..., number[j], ...] = values[..., j, ...]`` along an axis, or ``state = values``."""
 
-    Attributes
-    ----------
-    state, values : TensorType
-        What is written to; the values, which are cast to its dtype, and whose extents are the
-        state's or 1, along the axis the count of numbers.
-    number : TensorType, optional
-        Whole numbers: one, of any shape, or an axis of them. Of a number that comes twice the last
-        values count on CPUs. Without, the whole state is written.
-    axis : int
-        Of the state.
-    counts_from_end : bool
-        Whether a negative number counts from the end; otherwise it writes nothing, as all numbers
-        do that the axis does not have.
-    """
-
+    # What is written to; the values, which are cast to its dtype, and whose extents are the state's
+    # or 1, along the axis the count of numbers.
     state: relax.TensorType
     values: relax.TensorType
+    # Whole numbers: one, of any shape, or an axis of them. Of a number that comes twice the last
+    # values count on CPUs. Without, the whole state is written.
     number: relax.TensorType | None = None
-    axis: int = 0
+    axis: int = 0  # of the state
+    # Whether a negative number counts from the end; otherwise it writes nothing, as all numbers do
+    # that the axis does not have.
     counts_from_end: bool = False
 
     @property

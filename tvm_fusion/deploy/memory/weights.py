@@ -19,17 +19,10 @@ MIN_BYTES = 1024  # smaller constants stay in the code, where they cost no argum
 
 @dataclass(frozen=True)
 class Lifted:
-    """A module without large constants.
+    """A module without large constants."""
 
-    Attributes
-    ----------
-    mod : tvm.IRModule
-        Functions with their constants as further parameters, behind their own.
-    weights : dict of str to list of GenericConst
-        By function, the constants that those parameters stand for, in order.
-    """
-
-    mod: tvm.IRModule
+    mod: tvm.IRModule  # functions with their constants as further parameters, behind their own
+    # By function, the constants that those parameters stand for, in order.
     weights: dict[str, list[GenericConst]]
 
 
@@ -38,9 +31,9 @@ def lift_constants(mod: tvm.IRModule, min_bytes: int = 0) -> Lifted:
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Any Relax module; not changed.
-    min_bytes : int
+    min_bytes
         Constants below this many bytes stay, as do scalars; but not those that a function
         returns, for its callers could write to them.
 
@@ -130,7 +123,7 @@ def hoist_constants(mod: tvm.IRModule, is_weight: Callable[[GenericConst], bool]
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Any Relax module; not changed.
 
     Returns

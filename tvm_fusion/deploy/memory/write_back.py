@@ -27,7 +27,7 @@ def write_back(
 
     Parameters
     ----------
-    names : mapping of str to str
+    names
         By input, the output whose values it is to hold; a function need not have it.
 
     Raises

@@ -34,7 +34,7 @@ def write_through(mod: tvm.IRModule) -> tvm.IRModule:
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Scheduled, with the writes of :func:`.in_place.update_in_place`.
     """
     for gvar, func in mod.functions.items():
@@ -45,28 +45,15 @@ def write_through(mod: tvm.IRModule) -> tvm.IRModule:
 
 @dataclass(frozen=True)
 class _Stored:
-    """An output of a kernel that is a slice of a state.
+    """An output of a kernel that is a slice of a state."""
 
-    Attributes
-    ----------
-    kernel : Var
-        The variable of the kernel's call.
-    output : int
-        Which of its outputs.
-    slice : Slice
-        Where it is written.
-    state, number : Expr
-        The arguments of the write.
-    result : Var
-        The state that the write returns.
-    """
-
-    kernel: ir.Var
-    output: int
-    slice: Slice
+    kernel: ir.Var  # the variable of the kernel's call
+    output: int  # which of its outputs
+    slice: Slice  # where it is written
+    # The arguments of the write.
     state: relax.Expr
     number: relax.Expr | None
-    result: ir.Var
+    result: ir.Var  # the state that the write returns
 
 
 def _written(mod: tvm.IRModule, gvar: ir.GlobalVar, func: relax.Function) -> tvm.IRModule:

@@ -6,12 +6,8 @@
     functions over caches that stay where they are
 ``arguments``, ``tensors``, ``torch_tensors``, ``results``
     arrays in and out, by DLPack or copies
-``call_tree``
-    nested arguments and results of a PyTorch module
-``manifest``, ``manifest_schema``, ``signature_json``
-    what an artifact says of itself
-``weights_file``
-    weights, mapped and read when touched
+``artifact``
+    what an artifact says of itself, and its files
 ``workers``, ``worker``
     models on several workers; the process of one
 ``profile``

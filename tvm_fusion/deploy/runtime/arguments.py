@@ -84,11 +84,11 @@ def check(
 
     Parameters
     ----------
-    dims : mapping of str to DimRange
+    dims
         Ranges of the symbolic dimensions.
-    known : mapping of str to int
+    known
         Extents of symbolic dimensions that other inputs have fixed.
-    equal : sequence of EqualExtents
+    equal
         Extents that have to be equal.
 
     Returns

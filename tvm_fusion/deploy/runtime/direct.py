@@ -24,11 +24,11 @@ class DirectInputs:
 
     Parameters
     ----------
-    dims : mapping of str to DimRange
+    dims
         Ranges of symbolic dimensions.
-    extents : mapping of str to int
+    extents
         Extents of symbolic dimensions that fixed inputs have decided.
-    equal : sequence of EqualExtents
+    equal
         Extents that have to be equal.
     """
 
@@ -129,9 +129,9 @@ class DirectResults:
 
     Parameters
     ----------
-    specs : sequence of TensorSpec
+    specs
         The results that the function takes as parameters, in their order.
-    held : iterable of tvm_ffi.Tensor
+    held
         What every call reads: weights and fixed inputs.
     """
 
@@ -151,9 +151,9 @@ class DirectResults:
 
         Parameters
         ----------
-        extents : mapping of str to int
+        extents
             Of symbolic dimensions.
-        given : sequence of tvm_ffi.Tensor
+        given
             The inputs of this call.
 
         Returns

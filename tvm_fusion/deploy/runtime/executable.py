@@ -12,8 +12,8 @@ import tvm_ffi
 from ..._tvm.fork import has_run_kernels
 from ...errors import UserError
 from ...threads import wants_tvm_pool
+from .artifact.signature import dims_from_json, signature_from_json
 from .function import Function
-from .signature_json import dims_from_json, signature_from_json
 from .tensors import ALIGNMENT
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Library:
 
     Parameters
     ----------
-    module : tvm_ffi.Module
+    module
         TVM's object, which weak references do not take.
 
     Attributes
@@ -61,7 +61,7 @@ class Executable:
     Attributes
     ----------
     manifest : dict
-        What :mod:`tvm_fusion.deploy.runtime.manifest` documents, as of the present
+        What :mod:`tvm_fusion.deploy.runtime.artifact.manifest` documents, as of the present
         device's architecture.
     signatures : dict of str to Signature
         By function.
@@ -285,11 +285,11 @@ class Machines:
 
     Parameters
     ----------
-    library : Library
+    library
         The model's code.
-    device : tvm_ffi.Device
+    device
         Where kernels run.
-    suffix : str
+    suffix
         Behind the names of the library's functions.
     instrument : callable, optional
         What the machines tell of their calls.

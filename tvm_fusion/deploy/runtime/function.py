@@ -11,9 +11,9 @@ import tvm_ffi
 from ...errors import UserError
 from ...signature import DimRange, Signature
 from . import arguments
-from .call_tree import flat_inputs, nested
+from .artifact.call_tree import flat_inputs, nested
+from .artifact.manifest import INTO
 from .direct import DeviceInputs, DirectInputs, DirectResults, readers
-from .manifest import INTO
 from .results import leaves, own, write_out
 from .tensors import (
     ALIGNMENT,
@@ -35,11 +35,11 @@ class Function:
 
     Attributes
     ----------
-    name : str
+    name
         The function's.
-    signature : Signature
+    signature
         All of its inputs, the fixed ones too, and its outputs.
-    in_place : dict of str to str
+    in_place
         By input that a call writes to, the output that then lies there.
     """
 

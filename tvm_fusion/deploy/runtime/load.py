@@ -25,7 +25,7 @@ from ...device.tile_permission import ADVICE, need_tiles, refused_tiles
 from ...errors import UserError
 from ...threads import choose_threads
 from ...words import counted
-from . import manifest, weights_file
+from .artifact import manifest, weights_file
 from .executable import Executable, Library, release_pools
 from .tensors import to_tensor
 
@@ -105,9 +105,9 @@ def load_part(folder: str, rank: int, sha256: str) -> Executable:
 
     Parameters
     ----------
-    rank : int
+    rank
         The worker's number, and that of its GPU.
-    sha256 : str
+    sha256
         Of the manifest that worker 0 read.
 
     Raises

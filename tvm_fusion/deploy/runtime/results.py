@@ -35,9 +35,9 @@ def own(
 
     Parameters
     ----------
-    held : collection of int
+    held
         Addresses of inputs and weights.
-    in_place : collection of str
+    in_place
         Names of outputs that lie where an input does.
     """
     on_host, seen = device.type == "cpu", set(held)

@@ -22,9 +22,9 @@ def as_array(value: Any, dtype: str, what: str) -> np.ndarray | tvm_ffi.Tensor:
     ----------
     value : numpy.ndarray, anything with ``__dlpack__``, Python number or nested list
         Arrays keep the dtype that they have.
-    dtype : str
+    dtype
         For Python's numbers, which have no dtype of their own; a float becomes no integer.
-    what : str
+    what
         What to call it in an error, such as ``input 'x'``.
 
     Raises
@@ -77,9 +77,9 @@ def to_tensor(
     ----------
     value : numpy.ndarray or tvm_ffi.Tensor
         Any dtype that numpy or ml_dtypes has.
-    what : str
+    what
         What to call it in an error.
-    alignment : int, optional
+    alignment
         Bytes that its memory has to be aligned to; ``None`` for those of an element.
 
     Returns
@@ -130,7 +130,7 @@ def shares_memory(array: Any, tensor: tvm_ffi.Tensor) -> bool:
     ----------
     array : numpy.ndarray or anything with ``__dlpack__``
         What :func:`to_tensor` was given.
-    tensor : tvm_ffi.Tensor
+    tensor
         What it made of it.
     """
     own = as_array(array, "", "an array")
@@ -157,7 +157,7 @@ def write_into(array: Any, value: Any, what: str) -> None:
 
     Parameters
     ----------
-    what : str
+    what
         What to call the array in an error.
 
     Raises

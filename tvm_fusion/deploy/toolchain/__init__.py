@@ -16,17 +16,10 @@ __all__ = ["Toolchain", "thread_team", "tile_permission", "toolchain"]
 
 @dataclass(frozen=True)
 class Toolchain:
-    """The tools that a build uses.
+    """The tools that a build uses."""
 
-    Attributes
-    ----------
-    link : callable
-        The ``fcompile`` argument of ``export_library``.
-    device_compiler : str, optional
-        What turns kernels into machine code: ``"nvcc"``, ``"nvrtc"``, or the command of an lld.
-    """
-
-    link: Callable[..., Any]
+    link: Callable[..., Any]  # the ``fcompile`` argument of ``export_library``
+    # What turns kernels into machine code: ``"nvcc"``, ``"nvrtc"``, or the command of an lld.
     device_compiler: str | None = None
 
 

@@ -27,7 +27,7 @@ def choose_compiler(archs: Sequence[str]) -> tuple[str, Compile]:
 
     Parameters
     ----------
-    archs : sequence of str
+    archs
         Architectures to make code for.
 
     Returns

@@ -22,7 +22,7 @@ def find_compiler(triple: str | None = None) -> str | None:
 
     Parameters
     ----------
-    triple : str, optional
+    triple
         Machine to link for, such as ``aarch64-linux-gnu``; this one by default, where the
         environment variables ``CXX`` and ``CC`` come first, as in TVM.
     """

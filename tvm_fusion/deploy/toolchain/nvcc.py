@@ -36,7 +36,7 @@ def compile_with_nvcc(
 
     Parameters
     ----------
-    real : str, optional
+    real
         Assemble the PTX of a single architecture for this one, which is newer: benchmarks do.
     """
     with tempfile.TemporaryDirectory() as folder:

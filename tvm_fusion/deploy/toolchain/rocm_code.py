@@ -24,36 +24,18 @@ _BRANCH = re.compile(r"s_(c?)branch\w*\s+(\S+)")
 
 @dataclass(frozen=True)
 class KernelCode:
-    """What the metadata of a code object say of one kernel.
+    """What the metadata of a code object say of one kernel."""
 
-    Attributes
-    ----------
-    name : str
-        Of the device function.
-    registers : int
-        Vector registers of a lane, accumulation registers included.
-    accumulation_registers : int
-        Those among them that only CDNA has; kernels without matrix instructions need none.
-    scalar_registers : int
-        Of a wave.
-    shared_bytes : int
-        Of one block.
-    scratch_bytes : int
-        Of one thread, in memory: spilled registers and arrays with computed indices.
-    spilled : int
-        Vector and scalar registers that were moved elsewhere for want of room.
-    threads : int
-        The most that a block may have.
-    """
-
-    name: str
-    registers: int
+    name: str  # of the device function
+    registers: int  # vector registers of a lane, accumulation registers included
+    # Those among them that only CDNA has; kernels without matrix instructions need none.
     accumulation_registers: int
-    scalar_registers: int
-    shared_bytes: int
+    scalar_registers: int  # of a wave
+    shared_bytes: int  # of one block
+    # Of one thread, in memory: spilled registers and arrays with computed indices.
     scratch_bytes: int
-    spilled: int
-    threads: int
+    spilled: int  # vector and scalar registers that were moved elsewhere for want of room
+    threads: int  # the most that a block may have
 
     @property
     def spills(self) -> bool:
@@ -88,7 +70,7 @@ def faults(ir: str, assembly: str) -> Iterator[tuple[str, str]]:
 
     Parameters
     ----------
-    ir : str
+    ir
         LLVM's IR of a module.
 
     Yields
@@ -116,7 +98,7 @@ def unguarded_barriers(assembly: str) -> int:
 
     Parameters
     ----------
-    assembly : str
+    assembly
         Of one function; every path through its branches is followed.
 
     Returns

@@ -55,15 +55,9 @@ def _first_file(paths: Iterator[Path]) -> Path | None:
 
 @dataclass(frozen=True)
 class _Library:
-    """What the rules below act on while a toolchain is open.
+    """What the rules below act on while a toolchain is open."""
 
-    Attributes
-    ----------
-    lacking : str
-        The architectures that AMD's library was not found for.
-    """
-
-    lacking: str
+    lacking: str  # the architectures that AMD's library was not found for
 
 
 _open: list[_Library] = []

@@ -27,21 +27,13 @@ _FOLDED_AT_ZERO = frozenset(
 
 @dataclass(frozen=True)
 class Expansion:
-    """What a legalization made of one call.
+    """What a legalization made of one call."""
 
-    Attributes
-    ----------
-    params : Mapping of relax.Var to relax.Expr
-        Stand-ins for the call's tensors, in order, and what they stand for.
-    bindings : tuple of relax.Binding
-        Over the stand-ins; the last one's value takes the call's place.
-    funcs : Mapping of ir.GlobalVar to ir.BaseFunc
-        Functions that the bindings call.
-    """
-
+    # Stand-ins for the call's tensors, in order, and what they stand for.
     params: Mapping[relax.Var, relax.Expr]
+    # Over the stand-ins; the last one's value takes the call's place.
     bindings: tuple[relax.Binding, ...]
-    funcs: Mapping[ir.GlobalVar, ir.BaseFunc]
+    funcs: Mapping[ir.GlobalVar, ir.BaseFunc]  # functions that the bindings call
 
     @property
     def kernel(self) -> tuple[ir.GlobalVar, tirx.PrimFunc] | None:
@@ -73,9 +65,9 @@ def stand_in(
 
     Parameters
     ----------
-    call : relax.Call
+    call
         Its tuples may be variables; they are taken apart.
-    dtype : callable
+    dtype
         Element type of each tensor's stand-in. Constants get one too, but for finite scalars that
         keep their type: those become literals, except zeros of products and quotients.
 

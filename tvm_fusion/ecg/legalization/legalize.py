@@ -23,7 +23,7 @@ from ...core.tir.integers import LARGEST_EXTENT, is_integer, wrapped
 from ...core.untouched import on_rewritable
 from ...errors import UserError, reason_of
 from ...frontend.normalize.engine import Scope, op_name, rewrite_pass
-from ...frontend.normalize.expand.integer_power import IntegerPower
+from ...frontend.normalize.expand.power import IntegerPower
 from ...words import few
 from ..record import describe, stamp
 from .accumulate import accumulates_in_half, between_casts, narrowed, widen
@@ -160,7 +160,7 @@ class _Recorded:
 
     Parameters
     ----------
-    legalization : callable or None
+    legalization
         TVM's or ours; None for what passes of TVM lower.
     """
 
@@ -330,7 +330,7 @@ def wrap_integers(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
 
     Parameters
     ----------
-    func : PrimFunc
+    func
         Of one operator, not scheduled.
 
     Returns

@@ -27,9 +27,9 @@ def narrow(func: tirx.PrimFunc, dtypes: Sequence[str | None]) -> tirx.PrimFunc:
 
     Parameters
     ----------
-    func : tirx.PrimFunc
+    func
         Unscheduled, as legalization makes it, with one root block.
-    dtypes : sequence of (str or None)
+    dtypes
         New element type for each parameter; None leaves it.
 
     Returns

@@ -67,7 +67,7 @@ def check_legalized(mod: tvm.IRModule, name: str) -> None:
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         What the pass is applied to.
 
     Raises

@@ -21,18 +21,12 @@ _REMEMBERED = 4096  # different PrimFuncs; a large model has hundreds
 
 @dataclass(frozen=True)
 class Classification:
-    """What a PrimFunc's outputs depend on.
+    """What a PrimFunc's outputs depend on."""
 
-    Attributes
-    ----------
-    pairs
-        By index of the input and index of the output, both among the PrimFunc's parameters. Pairs
-        that do not depend on each other are absent.
-    reason
-        Why the function is Opaque: a sentence. Empty if it is not.
-    """
-
+    # By index of the input and index of the output, both among the PrimFunc's parameters. Pairs
+    # that do not depend on each other are absent.
     pairs: Mapping[tuple[int, int], Pair] = field(default_factory=dict)
+    # Why the function is Opaque: a sentence. Empty if it is not.
     reason: str = ""
 
     @property
@@ -109,18 +103,10 @@ _MOST_READS = 256  # of one buffer for one output: what is longer is not worth t
 
 @dataclass
 class Accesses:
-    """All reads for one written buffer, traced back to the function's inputs.
+    """All reads for one written buffer, traced back to the function's inputs."""
 
-    Attributes
-    ----------
-    dims
-        Variables that stand for the index of the output element.
-    reads
-        Reads by input buffer.
-    """
-
-    dims: tuple[ir.Var, ...]
-    reads: dict[ir.Var, list[Read]] = field(default_factory=dict)
+    dims: tuple[ir.Var, ...]  # variables that stand for the index of the output element
+    reads: dict[ir.Var, list[Read]] = field(default_factory=dict)  # reads by input buffer
     _seen: set[tuple[ir.Var, tvm_ffi.StructuralKey]] = field(default_factory=set, repr=False)
 
     def add(self, buffer: ir.Var, read: Read) -> None:

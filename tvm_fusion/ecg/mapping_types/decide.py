@@ -22,21 +22,11 @@ _FEW = 8  # different index maps up to which equality is also sought by algebra
 
 @dataclass(frozen=True)
 class Pair:
-    """Class of one input and one output.
+    """Class of one input and one output."""
 
-    Attributes
-    ----------
-    type
-        The mapping type.
-    how
-        What showed it, such as "identity", "reduction iterator" or "enumeration".
-    note
-        What is uncertain about it, if anything.
-    """
-
-    type: MappingType
-    how: str
-    note: str = ""
+    type: MappingType  # the mapping type
+    how: str  # what showed it, such as "identity", "reduction iterator" or "enumeration"
+    note: str = ""  # what is uncertain about it, if anything
 
 
 def decide(

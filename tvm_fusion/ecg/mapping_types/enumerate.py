@@ -27,39 +27,23 @@ class Undecided(Exception):
 
 @dataclass(frozen=True)
 class IndexMap:
-    """Which element of an input an output element reads, and where it reads it.
+    """Which element of an input an output element reads, and where it reads it."""
 
-    Attributes
-    ----------
-    indices
-        Expressions over the output's dimensions.
-    alternatives
-        The element is read where all conditions of one alternative hold; no alternative means
-        everywhere.
-    """
-
-    indices: tuple[ir.Expr, ...]
+    indices: tuple[ir.Expr, ...]  # expressions over the output's dimensions
+    # The element is read where all conditions of one alternative hold; no alternative means
+    # everywhere.
     alternatives: tuple[tuple[ir.Expr, ...], ...] = ()
 
 
 @dataclass(frozen=True)
 class Problem:
-    """All index maps from one output to one input.
+    """All index maps from one output to one input."""
 
-    Attributes
-    ----------
-    maps
-        Pairwise different.
-    dims, out_shape
-        The output's dimensions and their extents.
-    in_shape
-        Extents of the input.
-    """
-
-    maps: tuple[IndexMap, ...]
+    maps: tuple[IndexMap, ...]  # pairwise different
+    # The output's dimensions and their extents.
     dims: tuple[ir.Var, ...]
     out_shape: tuple[ir.Expr, ...]
-    in_shape: tuple[ir.Expr, ...]
+    in_shape: tuple[ir.Expr, ...]  # extents of the input
 
 
 def enumerate_type(problem: Problem, same_shape: bool) -> MappingType:

@@ -19,21 +19,11 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class Load:
-    """One element read by an expression.
+    """One element read by an expression."""
 
-    Attributes
-    ----------
-    buffer
-        The buffer read.
-    indices
-        One index per dimension.
-    conditions
-        The load happens only where all of these hold.
-    """
-
-    buffer: ir.Var
-    indices: tuple[ir.Expr, ...]
-    conditions: tuple[ir.Expr, ...]
+    buffer: ir.Var  # the buffer read
+    indices: tuple[ir.Expr, ...]  # one index per dimension
+    conditions: tuple[ir.Expr, ...]  # the load happens only where all of these hold
 
 
 def loads_of(expr: ir.Expr, conditions: tuple[ir.Expr, ...] = ()) -> Iterator[Load]:

@@ -15,25 +15,14 @@ from .scope import Scope
 
 @dataclass(frozen=True)
 class Read:
-    """An element read for the output element at `Accesses.dims`.
+    """An element read for the output element at `Accesses.dims`."""
 
-    Attributes
-    ----------
-    indices
-        Element read, as expressions over the output's `dims` and `free`.
-    conditions
-        It is read only where all of these hold.
-    free
-        Iterators that do not occur in the written index, with their ranges: the output element
-        reads this element for every value of them (reductions).
-    data_dependent
-        Whether the values of some tensor decide which element is read.
-    """
-
-    indices: tuple[ir.Expr, ...]
-    conditions: tuple[ir.Expr, ...]
+    indices: tuple[ir.Expr, ...]  # element read, as expressions over the output's `dims` and `free`
+    conditions: tuple[ir.Expr, ...]  # it is read only where all of these hold
+    # Iterators that do not occur in the written index, with their ranges: the output element reads
+    # this element for every value of them (reductions).
     free: Mapping[ir.Var, ir.Range]
-    data_dependent: bool
+    data_dependent: bool  # whether the values of some tensor decide which element is read
 
     def at(self, dims: Sequence[ir.Var], reader: Read) -> Read:
         """Compose: this read, of the element of an intermediate that `reader` reads."""

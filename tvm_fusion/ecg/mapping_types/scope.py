@@ -14,43 +14,24 @@ from .loads import Unreadable, substitute, variables_of
 
 @dataclass(frozen=True)
 class Iterator:
-    """A loop or a block iterator.
+    """A loop or a block iterator."""
 
-    Attributes
-    ----------
-    range
-        The values that it takes.
-    is_reduction
-        Whether it is declared as the iterator of a commutative reduction.
-    of_block
-        Whether it belongs to a block.
-    """
-
-    range: ir.Range
-    is_reduction: bool = False
-    of_block: bool = False
+    range: ir.Range  # the values that it takes
+    is_reduction: bool = False  # whether it is declared as the iterator of a commutative reduction
+    of_block: bool = False  # whether it belongs to a block
 
 
 @dataclass
 class Scope:
-    """Surroundings of a statement.
+    """Surroundings of a statement."""
 
-    Attributes
-    ----------
-    iterators
-        Innermost last. Inside a block with iterators of its own those stand for the loops.
-    outside
-        The loops that block iterators stand for.
-    bound
-        Values of the names bound so far, fully expanded.
-    conditions
-        Conditions of the enclosing branches.
-    """
-
+    # Innermost last. Inside a block with iterators of its own those stand for the loops.
     iterators: dict[ir.Var, Iterator] = field(default_factory=dict)
+    # The loops that block iterators stand for.
     outside: dict[ir.Var, Iterator] = field(default_factory=dict)
+    # Values of the names bound so far, fully expanded.
     bound: dict[ir.Var, ir.Expr] = field(default_factory=dict)
-    conditions: tuple[ir.Expr, ...] = ()
+    conditions: tuple[ir.Expr, ...] = ()  # conditions of the enclosing branches
 
     def resolve(self, expr: ir.Expr) -> ir.Expr:
         """Expand bound names."""

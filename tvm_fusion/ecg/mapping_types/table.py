@@ -44,18 +44,11 @@ class Relation(enum.Enum):
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of the table.
+    """One entry of the table."""
 
-    Attributes
-    ----------
-    type
-        Mapping type of the fused operator, or None where the paper leaves the cell empty.
-    relation
-        Whether the two operators fuse.
-    """
-
+    # Mapping type of the fused operator, or None where the paper leaves the cell empty.
     type: MappingType | None
-    relation: Relation
+    relation: Relation  # whether the two operators fuse
 
 
 def _rows(text: str) -> dict[tuple[MappingType, MappingType], Cell]:

@@ -21,24 +21,13 @@ from ..shape_values import SymbolicArray
 
 @dataclass
 class Captured:
-    """Values from outside that a function reads.
+    """Values from outside that a function reads."""
 
-    Attributes
-    ----------
-    values : dict of str to object
-        By name in the outer graph, what stands for it inside.
-    params : list of tvm.relax.Var
-        Parameters, one for each tensor.
-    args : list of tvm.relax.Var
-        What callers outside pass for them.
-    symbols : list of tvm.tirx.Var
-        The symbolic extents of all of them.
-    """
-
+    # By name in the outer graph, what stands for it inside.
     values: dict[str, Any] = field(default_factory=dict)
-    params: list[Any] = field(default_factory=list)
-    args: list[Any] = field(default_factory=list)
-    symbols: list[Any] = field(default_factory=list)
+    params: list[Any] = field(default_factory=list)  # parameters, one for each tensor
+    args: list[Any] = field(default_factory=list)  # what callers outside pass for them
+    symbols: list[Any] = field(default_factory=list)  # the symbolic extents of all of them
 
     def note(self, exprs: Iterable[Any]) -> None:
         """Note the symbolic extents in expressions."""
@@ -106,7 +95,7 @@ def add_function(
     ----------
     bb : tvm.relax.BlockBuilder
         Of the module; a function may be under way.
-    build : callable
+    build
         Emits the body and returns the results.
     """
     bb.begin_scope(list(params))

@@ -35,27 +35,27 @@ class Loop:
 
     Attributes
     ----------
-    name : str
+    name
         Of the functions that it becomes.
     trips : int or tvm.ir.Expr
         Most trips.
     condition : tvm.relax.Expr
         Whether the first trip is made.
-    states : list
+    states
         What the first trip is given.
-    state_names : sequence of str
+    state_names
         For sentences and symbols.
-    step : callable
+    step
         From the number of the trip, the condition, the states, and the values around the graph by
         name (None for those of the importer) to the next condition, states, and a slice for each
         output.
-    reads : sequence of str
+    reads
         Names of those values.
-    outputs : sequence of Slices
+    outputs
         What is made of slices.
-    size : int
+    size
         Nodes of the body.
-    is_conditional : bool
+    is_conditional
         Whether the condition may end the loop.
     """
 

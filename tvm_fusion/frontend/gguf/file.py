@@ -18,7 +18,7 @@ class GgufFile(Mapping[str, "PackedWeight | np.ndarray"]):
 
     Parameters
     ----------
-    path : Path
+    path
         Of the file, which is mapped into memory.
 
     Raises
@@ -86,7 +86,7 @@ def read(path: str | os.PathLike[str]) -> GgufFile:
 
     Parameters
     ----------
-    path : str or os.PathLike
+    path
         The file.
 
     Returns

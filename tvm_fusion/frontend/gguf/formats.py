@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import ml_dtypes
 import numpy as np
 
-from ..packed_weights import Packing, pack_array, planes_of, split_planes
+from ..operators.packed_weights import Packing, pack_array, planes_of, split_planes
 
 _SUPER = 256  # numbers of a super-block
 _HALF, _BYTE = "<f2", "u1"
@@ -21,17 +21,10 @@ _HALF, _BYTE = "<f2", "u1"
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """A matrix as its file has it, in planes: see :mod:`tvm_fusion.frontend.packed_weights`.
+    """A matrix as its file has it, in planes: see :mod:`..operators.packed_weights`."""
 
-    Attributes
-    ----------
-    packing : Packing
-        How numbers lie in the arrays.
-    arrays : mapping of str to numpy.ndarray
-        Planes, scales and minimums, the first axis of each counting rows.
-    """
-
-    packing: Packing
+    packing: Packing  # how numbers lie in the arrays
+    # Planes, scales and minimums, the first axis of each counting rows.
     arrays: Mapping[str, np.ndarray] = field(repr=False)
 
     @property
@@ -53,34 +46,18 @@ class PackedWeight:
 
 @dataclass(frozen=True)
 class Format:
-    """A type of blocks.
+    """A type of blocks."""
 
-    Attributes
-    ----------
-    layout : numpy.dtype
-        A block's fields.
-    columns : int
-        Numbers of a block in the file.
-    size : int
-        Numbers that share a scale.
-    bits, zero : int
-        Of a number, and what is subtracted from it.
-    numbers : callable
-        From blocks to their numbers ``[.., columns]``.
-    factors : callable
-        From blocks to scales and minimums by name, of a block or a super-block each.
-    scale_bits : int
-        Of scales and minimums that are integers.
-    """
-
-    layout: np.dtype
-    columns: int
-    size: int
+    layout: np.dtype  # a block's fields
+    columns: int  # numbers of a block in the file
+    size: int  # numbers that share a scale
+    # Of a number, and what is subtracted from it.
     bits: int
     zero: int
-    numbers: Callable[[np.ndarray], np.ndarray]
+    numbers: Callable[[np.ndarray], np.ndarray]  # from blocks to their numbers ``[.., columns]``
+    # From blocks to scales and minimums by name, of a block or a super-block each.
     factors: Callable[[np.ndarray], dict[str, np.ndarray]]
-    scale_bits: int = 8
+    scale_bits: int = 8  # of scales and minimums that are integers
 
     def read(self, data: np.ndarray, columns: int) -> PackedWeight:
         """Take the rows of bytes of a tensor apart."""

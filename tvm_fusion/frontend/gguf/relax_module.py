@@ -11,7 +11,7 @@ from tvm import relax, tirx
 
 from ...core.untouched import is_rewritable
 from ...errors import UserError
-from ..packed_weights import RelaxOperators, dequantize
+from ..operators.packed_weights import RelaxOperators, dequantize
 from ..tensor_types import dtype_of
 from .formats import PackedWeight
 
@@ -21,9 +21,9 @@ def bind(mod: tvm.IRModule, weights: Mapping[str, PackedWeight | np.ndarray]) ->
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Functions with dataflow blocks, such as those that ``relax.frontend.nn`` exports.
-    weights : mapping of str to (PackedWeight or array)
+    weights
         By the parameters' names; every function is without those parameters then.
 
     Returns

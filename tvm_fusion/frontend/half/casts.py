@@ -31,9 +31,9 @@ class Value:
     ----------
     expr : tvm.relax.Var
         In the type in which it was computed or is stored.
-    from_integers : bool
+    from_integers
         No activation has a part in it.
-    statistic : bool
+    statistic
         A reduction's result, or computed from such alone: small, and worth keeping exact.
     rounded : (int, tvm.relax.Var), optional
         Its half version, with the number of the block in which that may be used.

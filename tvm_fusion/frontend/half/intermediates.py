@@ -160,7 +160,7 @@ def widened(value: Any, emit: Any) -> Any:
 
     Parameters
     ----------
-    value : Any
+    value
         An operand; what is no tensor of a half type is returned as it is.
     emit : callable
         Binds an expression to a variable.

@@ -1,10 +1,9 @@
 """Simplify what importers leave expensive or unsupported: Relax passes over ``engine``.
 
 * ``constants/``, ``extents/``, ``expand/``: constants; shapes; operators as simpler ones.
-* ``booleans``, ``clip``, ``clamp_take``, ``multiply_halves``, ``fold_batch_norm``,
-  ``remove_identities``, ``scatter_rows``, ``unit_batches``, ``unstack_sum``: operators written
-  otherwise.
-* ``keep_calls``, ``lift_functions``: calls with side effects, nested functions.
+* ``booleans``, ``clip``, ``fold_batch_norm``, ``scatter_rows``, ``rewritten``, ``unit_batches``:
+  operators written otherwise.
+* ``functions``: calls with side effects, nested functions.
 """
 
 from __future__ import annotations
@@ -15,28 +14,22 @@ from tvm import relax
 from ...core.names.inherit import inheriting
 from ...core.untouched import on_rewritable
 from .booleans import BooleanArithmetic, CompareBooleans
-from .clamp_take import ClampTake
 from .clip import ClipIntegers, RecoverClip
 from .constants.fold import FoldConstants
 from .expand.batch_norm import ExpandBatchNorm
-from .expand.integer_power import IntegerPower
 from .expand.median import ExpandMedian
 from .expand.nonzero import ExpandNonzero
-from .expand.power import ExpandPower
+from .expand.power import ExpandPower, IntegerPower
 from .extents.apply_ranges import ApplyRanges
 from .extents.clip_pool_window import ClipPoolWindow
-from .extents.concat_empty import ConcatEmpty
-from .extents.fold_zero import FoldZeroExtents
+from .extents.fold_zero import ConcatEmpty, FoldZeroExtents
 from .extents.read import ReadExtents
 from .extents.resolve_shapes import ResolveShapes
 from .fold_batch_norm import FoldBatchNorm
-from .keep_calls import KeepCalls
-from .lift_functions import LiftFunctions
-from .multiply_halves import MultiplyHalves
-from .remove_identities import RemoveIdentities
+from .functions import KeepCalls, LiftFunctions
+from .rewritten import ClampTake, MultiplyHalves, RemoveIdentities, UnstackSum
 from .scatter_rows import ScatterRows
 from .unit_batches import UnitBatches
-from .unstack_sum import UnstackSum
 
 __all__ = [
     "ApplyRanges",

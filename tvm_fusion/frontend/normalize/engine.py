@@ -124,7 +124,7 @@ def rewrite(mod: tvm.IRModule, rule: Rule) -> tvm.IRModule:
 
     Parameters
     ----------
-    rule : callable
+    rule
         See :data:`Rule`. A replacement that is a constant, a variable or a shape takes the
         binding's place at all its uses.
 

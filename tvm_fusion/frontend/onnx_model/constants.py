@@ -65,9 +65,9 @@ def bind_inputs(model: onnx.ModelProto, values: Mapping[str, np.ndarray]) -> onn
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The model, which stays as it is.
-    values : mapping of str to numpy.ndarray
+    values
         By input; converted to the input's dtype where that keeps every value.
 
     Returns
@@ -142,7 +142,7 @@ def shape_inputs(
 
     Parameters
     ----------
-    of : iterable of NodeProto, optional
+    of
         The nodes whose shapes are meant; all of the model by default.
 
     Returns

@@ -24,7 +24,7 @@ def schema_of(node: onnx.NodeProto, versions: Mapping[str, int]) -> defs.OpSchem
 
     Parameters
     ----------
-    versions : mapping of str to int
+    versions
         See :func:`.graph.opsets_of`.
     """
     domain = "" if node.domain == "ai.onnx" else node.domain
@@ -46,9 +46,9 @@ def inline_standard_functions(
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The model, which is changed.
-    names : sequence of (str, str)
+    names
         Domain and name of the operators.
     """
     versions = opsets_of(model)
@@ -71,11 +71,11 @@ def inline_by_name(
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The model, which stays as it is.
-    functions : sequence of (str, str)
+    functions
         Domain and name of each.
-    of_standard : bool
+    of_standard
         Whether they are operators that ONNX defines by a function, rather than the model's own.
     """
     calls = [node for node in nodes(model.graph) if (node.domain, node.op_type) in functions]
@@ -151,11 +151,11 @@ def between_casts(
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The model, which is changed.
-    names : container of (str, str)
+    names
         Domain and name of the operators.
-    types : mapping of str to ValueType
+    types
         Types of the model's values.
     """
     halves = {name: known.dtype for name, known in types.items() if known.dtype in HALF}

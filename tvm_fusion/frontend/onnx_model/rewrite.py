@@ -18,9 +18,9 @@ def upgraded(model: onnx.ModelProto, opset: int, extents: Extents) -> onnx.Model
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The model, which stays as it is.
-    opset : int
+    opset
         Version of the standard operators.
     extents : mapping of str to sequence of (int or None)
         Shapes of the inputs, which old broadcasts depend on.
@@ -62,9 +62,9 @@ def inline_functions(model: onnx.ModelProto, kept: Container[str]) -> onnx.Model
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The model, which stays as it is.
-    kept : container of str
+    kept
         Functions with a converter, as ``com.acme::Foo``; their calls stay.
     """
     names = [(f.domain, f.name) for f in model.functions if f"{f.domain}::{f.name}" not in kept]
@@ -78,9 +78,9 @@ def inlined(
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The model, which stays as it is.
-    names : sequence of (str, str)
+    names
         Domain and name of the operators.
     extents : mapping of str to sequence of (int or None)
         Shapes of the inputs, on which some functions depend.

@@ -86,7 +86,7 @@ def with_elements(
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The model, which stays as it is.
     shapes : mapping of str to sequence of (shape or None)
         By sequence input, the shape of each element; None where it is as the model declares it.

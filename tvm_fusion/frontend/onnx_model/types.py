@@ -14,18 +14,10 @@ _SMALL = 4096
 
 
 class ValueType(NamedTuple):
-    """Type of one value.
+    """Type of one value."""
 
-    Attributes
-    ----------
-    dtype : str
-        As numpy or ml_dtypes name it; ``string`` for strings.
-    shape : tuple of (int or None), or None
-        None for a rank or an extent that is not known.
-    """
-
-    dtype: str
-    shape: tuple[int | None, ...] | None
+    dtype: str  # as numpy or ml_dtypes name it; ``string`` for strings
+    shape: tuple[int | None, ...] | None  # none for a rank or an extent that is not known
 
 
 def without_weights(model: onnx.ModelProto, largest: int = _SMALL) -> onnx.ModelProto:
@@ -59,9 +51,9 @@ def infer_types(
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The model, local functions inlined.
-    extents : mapping of str to sequence of (int or None)
+    extents
         Shapes of the inputs; None stands for a symbolic extent. What the model declares about the
         shapes of its other values is left out, since bound dimensions may contradict it.
 

@@ -12,7 +12,7 @@ from onnx import helper
 from tvm import relax
 from tvm.ir import GenericConst, is_prim_expr
 
-from ..extents import from_tir
+from ..dimensions.extents import from_tir
 from ..onnx_model.constants import SHAPE_OPERANDS
 from ..onnx_model.types import ValueType
 from .registry import STANDARD
@@ -49,9 +49,9 @@ def advice_for_failure(
     ----------
     values : mapping of str to object
         What stands for the values of its graph.
-    types : mapping of str to ValueType
+    types
         What ONNX infers about them.
-    opset : int
+    opset
         Version of the standard operators.
     """
     if not _fits(node, types, opset):

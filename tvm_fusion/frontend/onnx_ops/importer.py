@@ -34,7 +34,8 @@ class Importer(NodeImporter):
     shapes, ranges, types
         See :class:`.node_importer.NodeImporter`.
     steps : tvm.relax.Var, optional
-        A parameter that defines variables which no input's extent is; see :mod:`..steps`.
+        A parameter that defines variables which no input's extent is; see
+        :mod:`..dimensions.steps`.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class Importer(NodeImporter):
 
         Parameters
         ----------
-        graph : onnx.GraphProto
+        graph
             The graph; its names are forgotten afterwards.
         known : mapping of str to object
             Its inputs and stored tensors.

@@ -15,7 +15,7 @@ import tvm
 from tvm import ir, relax
 
 from ...signature import EqualExtents
-from ..extents import from_tir
+from ..dimensions.extents import from_tir
 from ..registry import Unsupported
 from ..shape_values import Facts
 from ..shape_values.facts import as_expr, variables_of
@@ -34,7 +34,7 @@ class Matcher:
 
     Parameters
     ----------
-    facts : Facts
+    facts
         What is known about the symbolic dimensions.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
@@ -29,11 +30,29 @@ from ..tensor_types import HALF, dtype_of, mismatch, static
 from . import control_flow
 from .failures import advice_for_failure, described
 from .matching import Matcher
-from .names import name_of
-from .node import Node
-from .reads import ReadAttributes, ReadInputs, ignored
+from .node import Node, ReadAttributes, ReadInputs, ignored
 from .registry import CONVERTERS, STANDARD, qualified_name
 from .reviewed import RETURN_SEQUENCES, TAKE_EXTENTS, TAKE_SHAPES, is_reviewed
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+
+
+def name_of(node: onnx.NodeProto) -> str:
+    """Return a node's name, behind the path of the PyTorch module that it comes from.
+
+    PyTorch's exporter numbers nodes (``node_linear_3``) and writes the modules around one, the
+    traced operator last, into its metadata: ``['', 'layer.0', 'layer.0.ff', 'linear_3']`` makes
+    ``layer.0.ff/node_linear_3``.
+    """
+    for entry in node.metadata_props:
+        if entry.key == _SCOPES:
+            try:
+                _, *modules, _ = ast.literal_eval(entry.value)
+            except (SyntaxError, TypeError, ValueError):  # of another exporter, or by hand
+                break
+            if modules and isinstance(modules[-1], str) and modules[-1]:
+                return f"{modules[-1]}/{node.name or node.op_type}"
+    return str(node.name)
 
 
 class NodeImporter(ONNXGraphImporter):
@@ -41,11 +60,11 @@ class NodeImporter(ONNXGraphImporter):
 
     Parameters
     ----------
-    shapes : dict of str to list
+    shapes
         Extents of the inputs: numbers and TIR expressions.
     ranges : mapping of tvm.tirx.Var to DimRange
         What is known about the symbolic dimensions.
-    types : mapping of str to ValueType
+    types
         Types of values by ONNX's own inference; what the import makes must agree with them.
     """
 
@@ -314,11 +333,11 @@ def fold(node: onnx.NodeProto, inputs: Sequence[Any], opset: int) -> list[Any] |
 
     Parameters
     ----------
-    node : onnx.NodeProto
+    node
         A node of ONNX's own domain.
-    inputs : sequence
+    inputs
         Expressions; None for an input that is left out.
-    opset : int
+    opset
         Version of the standard operators.
 
     Returns

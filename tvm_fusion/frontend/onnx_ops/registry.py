@@ -33,20 +33,20 @@ def register(
 
     Parameters
     ----------
-    *names : str
+    *names
         Operators, with their domain unless it is ONNX's own: ``"Elu"``, ``"com.acme::Foo"``.
-    since : int, optional
+    since
         First version of the operator's domain in which the converter knows it; by default the
         first in which ONNX defines it, and 1 in other domains.
-    refuses : callable, optional
+    refuses
         From a ``NodeProto`` to an :class:`Unsupported` that says what about it the converter cannot
         do, None where it can. Preflight lists such nodes, all at once, before work starts; one that
         ONNX defines by a function is replaced by that. See :func:`other_than`. What depends on
         shapes or constant inputs the converter raises itself.
-    takes_extents : bool
+    takes_extents
         Whether the converter takes shapes (``relax.ShapeExpr``) and extents (TIR expressions) as
         inputs; otherwise they are int64 tensors, as ONNX has them.
-    replace : bool
+    replace
         Whether a converter that is registered already is replaced.
 
     Returns
@@ -99,7 +99,7 @@ def covers(node: onnx.NodeProto, versions: Mapping[str, int]) -> bool:
 
     Parameters
     ----------
-    versions : mapping of str to int
+    versions
         The model's version of each domain; ONNX's own is ``""``.
     """
     converter = CONVERTERS.get(qualified_name(node))

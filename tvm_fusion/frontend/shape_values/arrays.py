@@ -22,19 +22,12 @@ DTYPES = ("bool", "int32", "int64", "float32", "float64")
 
 @dataclass(frozen=True, eq=False)
 class SymbolicArray:
-    """A tensor of known elements.
+    """A tensor of known elements."""
 
-    Attributes
-    ----------
-    elements : numpy.ndarray
-        Of objects: int or a TIR expression, in boolean tensors bool or a condition, in floating
-        point numpy's scalars or :class:`.elements.Real`.
-    dtype : str
-        One of ``DTYPES``.
-    """
-
+    # Of objects: int or a TIR expression, in boolean tensors bool or a condition, in floating point
+    # numpy's scalars or :class:`.elements.Real`.
     elements: np.ndarray
-    dtype: str
+    dtype: str  # one of ``DTYPES``
 
     @property
     def is_constant(self) -> bool:

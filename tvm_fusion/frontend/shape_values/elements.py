@@ -35,7 +35,7 @@ class Real:
     ----------
     over, under : int or tvm.ir.Expr
         Numerator and denominator, which is positive.
-    run : callable
+    run
         From extents by name to the numbers that the model's operators compute.
     variables : tuple of tvm.tirx.Var
         Those that ``run`` needs, of which ``over`` and ``under`` may have lost some.

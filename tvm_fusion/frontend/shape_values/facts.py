@@ -14,7 +14,7 @@ from tvm import ir, tirx
 from tvm.ir.prim import expr_deep_equal
 
 from ...signature import DimRange
-from ..extents import from_tir
+from ..dimensions.extents import from_tir
 from ..tensor_types import static
 
 # Assignments of extents at which a formula is compared with the arithmetic it stands for.

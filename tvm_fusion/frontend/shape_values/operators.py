@@ -51,11 +51,11 @@ def evaluate(
 
     Parameters
     ----------
-    inputs : sequence
+    inputs
         What stands for its inputs in the import; None for one that is left out.
-    opset : int
+    opset
         Version of the standard operators.
-    facts : Facts
+    facts
         What is known about the symbolic dimensions.
 
     Returns

@@ -15,9 +15,9 @@ def run_node(node: onnx.NodeProto, arrays: Sequence[np.ndarray], opset: int) -> 
 
     Parameters
     ----------
-    arrays : sequence of numpy.ndarray
+    arrays
         Its inputs that are not left out; one that is named twice, twice.
-    opset : int
+    opset
         Version of the standard operators.
     """
     from onnx.reference import ReferenceEvaluator  # whose import takes a while; few models need it

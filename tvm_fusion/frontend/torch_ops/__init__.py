@@ -5,34 +5,7 @@ a program first has one of their operators.
 """
 
 from ..registry import Unsupported
-from . import (  # noqa: F401  # for their registrations
-    activations,
-    bits,
-    creation,
-    decompositions,
-    division,
-    dynamic,
-    elementwise,
-    experts,
-    indexing,
-    interpolation,
-    logarithms,
-    matmul,
-    normalization,
-    packed_products,
-    pooling,
-    ranks,
-    rare,
-    recurrent,
-    reductions,
-    running,
-    scatter,
-    segments,
-    shapes,
-    slices,
-    sorting,
-    values,
-)
+from . import arrays, layers, math, rare  # noqa: F401  # for their registrations
 from .call import Call
 from .importer import Importer
 from .operator_errors import operator_name, reason_of

@@ -302,9 +302,9 @@ def known_value(node: Any, value: Any) -> Any:
 
     Parameters
     ----------
-    node : object
+    node
         The argument in torch's graph.
-    value : object
+    value
         What it is converted to.
     """
     if isinstance(value, bool | int | float):
@@ -326,7 +326,7 @@ def trip_count(
 
     Parameters
     ----------
-    states, extra : sequence
+    states, extra
         What the first trip is given and what every trip reads: values, or :data:`UNKNOWN`.
     """
     states, trips, left = list(states), 0, STEPS

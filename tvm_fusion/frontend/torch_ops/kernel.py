@@ -1,4 +1,4 @@
-"""Kernels with loops and local variables for operators of PyTorch: see :mod:`..task_kernels`."""
+"""Kernels with loops and variables for PyTorch's operators: :mod:`..operators.task_kernels`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvm import relax
 from tvm.script.ir_builder import tirx as script
 
 from ...core.tir.task_kernel import store
-from .. import task_kernels
+from ..operators import task_kernels
 from .call import Call
 
 
@@ -22,7 +22,7 @@ def emit_kernel(
     outputs: Sequence[tuple[Sequence[int], str]],
     body: Callable[..., None],
 ) -> list[Any]:
-    """Emit a kernel where the importer of a call is; see :func:`..task_kernels.emit_kernel`."""
+    """Emit a kernel where a call's importer is: :func:`..operators.task_kernels.emit_kernel`."""
     return task_kernels.emit_kernel(call.importer.block_builder, name, tasks, inputs, outputs, body)
 
 
@@ -39,7 +39,7 @@ def emit_map(
     ----------
     tensors : sequence of relax.Expr
         Operands, which are broadcast to the result's shape.
-    body : callable
+    body
         From the operands' elements to the result's; it may open loops.
     """
     from .call import static

@@ -124,7 +124,7 @@ def on_numbers(
 
     Parameters
     ----------
-    convert : callable or None
+    convert
         TVM's converter, for extents; None of an operator whose results are no integers.
     """
 

@@ -45,14 +45,14 @@ def register(
 
     Parameters
     ----------
-    *names : str
+    *names
         Names with overloads, with their namespace unless it is torch's own: ``"add.Tensor"``,
         ``"acme::foo"``; the overload ``default`` may be left out.
-    refuses : callable, optional
+    refuses
         From a node to an :class:`Unsupported` that says what about it the converter cannot do, None
         where it can. Torch decomposes the operator in such a node; where it cannot, the node is
         refused before anything is converted.
-    replace : bool
+    replace
         Whether a converter that is registered already is replaced.
 
     Returns

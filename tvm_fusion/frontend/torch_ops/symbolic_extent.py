@@ -22,7 +22,7 @@ def expression(expr: Any, symbols: dict[str, tirx.Var]) -> Any:
     ----------
     expr : sympy.Expr
         With symbols of torch's names.
-    symbols : dict of str to tirx.Var
+    symbols
         The variables of those names, int64.
 
     Returns

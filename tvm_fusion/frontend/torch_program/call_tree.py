@@ -12,13 +12,13 @@ from torch.utils import _pytree as pytree
 
 
 def call_of(program: torch.export.ExportedProgram, results: Sequence[str]) -> dict[str, Any] | None:
-    """Describe how a program's module is called; see :mod:`tvm_fusion.deploy.runtime.call_tree`.
+    """Describe how a program's module is called; see ``deploy.runtime.artifact.call_tree``.
 
     Parameters
     ----------
-    program : torch.export.ExportedProgram
+    program
         Its inputs are named as the signature's.
-    results : sequence of str
+    results
         Names of all results of the module, those that are None too.
 
     Returns

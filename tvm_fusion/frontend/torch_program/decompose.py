@@ -17,8 +17,39 @@ from ...core.decisions import Decision, record
 from ...errors import UserError
 from ..quiet import quiet_importer
 from ..torch_ops import reason_of, unsupported
-from . import attention, losses
+from . import attention
 from .half_decompositions import in_float32
+
+_MEAN, _SUM = 1, 2  # of at::Reduction
+
+
+def multilabel_margin_loss(x: Any, target: Any, reduction: int) -> tuple[Any, Any]:
+    """Decompose ``aten.multilabel_margin_loss_forward``; arguments are torch's.
+
+    Torch's decomposition counts the margins of the classes behind a row's first -1 as well.
+    """
+    rows, labels = torch.atleast_2d(x), torch.atleast_2d(target)
+    size = rows.shape[1]
+    places = torch.arange(size, device=x.device)
+    ends = torch.where(labels == -1, places, size).amin(1, keepdim=True)
+    is_listed = places < ends
+    listed = torch.where(is_listed, labels, -1)
+    is_target = (listed.unsqueeze(2) == places).any(1)
+    of_target = torch.gather(rows, 1, torch.where(is_listed, labels, 0))
+    margins = (1 - of_target.unsqueeze(2) + rows.unsqueeze(1)).clamp(min=0) / size
+    counted = is_listed.unsqueeze(2) & ~is_target.unsqueeze(1)
+    loss = torch.where(counted, margins, 0).sum((1, 2))
+    if reduction == _MEAN:
+        loss = loss.mean()
+    elif reduction == _SUM:
+        loss = loss.sum()
+    elif x.dim() < 2:
+        loss = loss.reshape(())
+    return loss, is_target.to(x.dtype).reshape(target.shape)
+
+
+DECOMPOSITIONS = {torch.ops.aten.multilabel_margin_loss_forward.default: multilabel_margin_loss}
+
 
 # Torch would unroll these over time.
 KEPT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
@@ -32,7 +63,7 @@ def decompose(program: torch.export.ExportedProgram, source: str) -> torch.expor
 
     Parameters
     ----------
-    source : str
+    source
         What to call it in errors.
 
     Returns
@@ -112,7 +143,7 @@ def _table() -> Any:
     """Return torch's decompositions into core operators, without those of recurrent layers."""
     table = torch.export.default_decompositions()
     table.update(attention.DECOMPOSITIONS)
-    table.update(losses.DECOMPOSITIONS)
+    table.update(DECOMPOSITIONS)
     for name in KEPT:
         table.pop(getattr(torch.ops.aten, name).input)
     table.pop(torch.ops.aten.roll.default)  # by tensors of indices; slices, joined, are movement
@@ -178,7 +209,7 @@ def without_assertions(program: torch.export.ExportedProgram) -> torch.export.Ex
 
     Parameters
     ----------
-    program : torch.export.ExportedProgram
+    program
         Changed in place, branches included.
     """
     for module in program.graph_module.modules():

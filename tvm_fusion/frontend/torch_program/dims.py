@@ -17,8 +17,8 @@ import torch
 
 from ...errors import UserError
 from ...signature import DimRange, Signature, TensorSpec
-from ..dims import UNLIMITED, DimTable
-from ..extents import to_tir
+from ..dimensions.extents import to_tir
+from ..dimensions.symbolic import UNLIMITED, DimTable
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Derived:
         The extent: ``4*s39``.
     symbol : sympy.Symbol
         The symbol in it, which no input carries.
-    variable : str
+    variable
         What the variable for the whole extent is called: ``<input>_<axis>``.
-    where : str
+    where
         The input that carries the extent, with the axis.
     """
 

@@ -29,17 +29,17 @@ from ...errors import UserError
 from ...signature import DimRange
 from .. import Imported
 from ..control_flow.lifted import finished
-from ..describe import signature_of
-from ..dims import UNLIMITED
-from ..findings import Findings
+from ..dimensions.findings import Findings
+from ..dimensions.signatures import signature_of
+from ..dimensions.steps import Steps
+from ..dimensions.symbolic import UNLIMITED
 from ..finish import finish, without_bounds
 from ..quiet import end_blocks, quiet_importer
 from ..reasons import reason_in_words
 from ..relax import bind
-from ..steps import Steps
 from ..torch_ops import Importer, operator_name, unsupported
-from ..torch_ops.advice import advice
 from ..torch_ops.complex_pairs import is_complex
+from ..torch_ops.operator_errors import advice
 from .call_tree import call_of
 from .decompose import calls, decompose
 from .dims import (
@@ -131,9 +131,9 @@ def names_of_buffers(buffers: Mapping[str, str], taken: Collection[str]) -> dict
 
     Parameters
     ----------
-    buffers : mapping of str to str
+    buffers
         By the module's name, the program's of the input.
-    taken : collection of str
+    taken
         Names of all other inputs and of results.
     """
     return {arg: name for name, arg in buffers.items() if name not in taken}
@@ -226,9 +226,9 @@ def drop_none(program: torch.export.ExportedProgram, source: str) -> list[str]:
 
     Parameters
     ----------
-    program : ExportedProgram
+    program
         Its graph and signature are changed; the results that the module returns come first.
-    source : str
+    source
         What to call it in errors.
 
     Returns
@@ -291,7 +291,7 @@ def with_state(
 
     Parameters
     ----------
-    program : ExportedProgram
+    program
         Decomposed, which says what is written to; its graph is changed.
 
     Returns

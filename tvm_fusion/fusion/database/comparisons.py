@@ -20,22 +20,13 @@ _COLUMNS = "question, device, versions, title, us, runs, error, date"
 
 @dataclass(frozen=True)
 class Question:
-    """Ways of doing the same on one device, of which one takes least.
+    """Ways of doing the same on one device, of which one takes least."""
 
-    Attributes
-    ----------
-    structure : str
-        SHA-256 of the keys of all alternatives' groups.
-    device, versions : str
-        As a :class:`~.key.Key` has them, without a template.
-    title : str
-        The operators, for a reader.
-    """
-
-    structure: str
+    structure: str  # SHA-256 of the keys of all alternatives' groups
+    # As a :class:`~.key.Key` has them, without a template.
     device: str
     versions: str
-    title: str
+    title: str  # the operators, for a reader
 
     @classmethod
     def of(cls, alternatives: Sequence[Sequence[Key]], title: str) -> Question:
@@ -54,27 +45,13 @@ class Question:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The answer to a question.
+    """The answer to a question."""
 
-    Attributes
-    ----------
-    question : Question
-        What was asked.
-    us : tuple of float
-        Median microseconds of each alternative; empty after an error.
-    runs : int
-        Batches that the medians are of.
-    error : str
-        Why there are no times; else empty.
-    number : int
-        Of the record; 0 before there is one.
-    """
-
-    question: Question
-    us: tuple[float, ...]
-    runs: int = 1
-    error: str = ""
-    number: int = 0
+    question: Question  # what was asked
+    us: tuple[float, ...]  # median microseconds of each alternative; empty after an error
+    runs: int = 1  # batches that the medians are of
+    error: str = ""  # why there are no times; else empty
+    number: int = 0  # of the record; 0 before there is one
 
 
 class Comparisons:

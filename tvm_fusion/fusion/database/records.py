@@ -40,7 +40,7 @@ class Records:
 
         Parameters
         ----------
-        must_exist : bool
+        must_exist
             Whether a file that does not exist is a mistake.
 
         Raises

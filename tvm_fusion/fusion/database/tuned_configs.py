@@ -28,7 +28,7 @@ def tuned_configs(db: str | os.PathLike[str] | None = None) -> Lookup:
 
     Parameters
     ----------
-    db : str or os.PathLike, optional
+    db
         A file of records, which must exist; ``TVM_FUSION_RECORDS`` when omitted.
 
     Raises

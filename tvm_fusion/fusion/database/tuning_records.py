@@ -23,21 +23,13 @@ _TASK = "structure, dtypes, shapes, device, versions, title"
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration of a task, measured.
+    """One configuration of a task, measured."""
 
-    Attributes
-    ----------
-    config : Config
-        The configuration.
-    us, default_us : float or None
-        Its microseconds and the default's, in turns in one process; ``None`` after an error.
-    error : str
-        Why there is no time: it crashed, took too long, gave other results. Else empty.
-    """
-
-    config: Config
+    config: Config  # the configuration
+    # Its microseconds and the default's, in turns in one process; ``None`` after an error.
     us: float | None
     default_us: float | None
+    # Why there is no time: it crashed, took too long, gave other results. Else empty.
     error: str = ""
 
     @property

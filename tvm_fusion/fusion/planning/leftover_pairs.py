@@ -26,9 +26,9 @@ class LeftoverPairs:
 
     Parameters
     ----------
-    partition : Partition
+    partition
         Its blocks, which are replaced.
-    merger : Merger
+    merger
         Joins two blocks, or says why not.
 
     Attributes

@@ -20,15 +20,15 @@ class Block:
 
     Attributes
     ----------
-    members : tuple of Operator
+    members
         In order.
-    type : MappingType
+    type
         Of the whole, from the mapping table.
-    claim : Claim
+    claim
         Not there for an opaque operator.
-    parts : tuple of Block
+    parts
         What it was joined from, if it was.
-    because : tuple of Estimate, optional
+    because
         What it and its parts cost, where that was compared.
     """
 

@@ -32,24 +32,14 @@ from .views import trimmed, view_paths
 
 @dataclass(frozen=True)
 class Plan:
-    """The result of planning one graph.
+    """The result of planning one graph."""
 
-    Attributes
-    ----------
-    graph : Graph
-        What was planned.
-    claims : tuple of Claim
-        One per group, in the order of the groups' first operators.
-    views : tuple of Operator
-        Operators that only rename the elements of a buffer and need no kernel.
-    decisions : tuple of Decision
-        Why, for every edge of the graph, and for every two operators with nothing but views
-        between them.
-    """
-
-    graph: Graph
-    claims: tuple[Claim, ...]
+    graph: Graph  # what was planned
+    claims: tuple[Claim, ...]  # one per group, in the order of the groups' first operators
+    # Operators that only rename the elements of a buffer and need no kernel.
     views: tuple[Operator, ...]
+    # Why, for every edge of the graph, and for every two operators with nothing but views between
+    # them.
     decisions: tuple[Decision, ...]
 
     @property
@@ -197,9 +187,9 @@ def reasons(
     ----------
     refused : Mapping of (Block, Block) to Refusal
         Why two blocks that an edge joins are not one, as it was found when they were tried.
-    views : frozenset of Operator
+    views
         Operators that need no kernel.
-    cost : CostModel
+    cost
         Tells what most of a price is for.
 
     Yields
@@ -285,9 +275,9 @@ def accepted_proposals(
 
     Parameters
     ----------
-    partition : Partition
+    partition
         The caller replaces blocks in it as they are yielded.
-    merger : Merger
+    merger
         Asked whether a set is convex and claimed, and what it costs; told what is refused.
     """
     candidates = dict.fromkeys(

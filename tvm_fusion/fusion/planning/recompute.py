@@ -23,11 +23,11 @@ def recompute(value: Value, partition: Partition, book: ClaimBook) -> bool:
 
     Parameters
     ----------
-    value : Value
+    value
         A result that goes from one block to others.
-    partition : Partition
+    partition
         Changed if this is done; so is its graph, which gets copies of what makes the value.
-    book : ClaimBook
+    book
         Asked for claims and costs.
 
     Returns

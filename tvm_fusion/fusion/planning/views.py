@@ -14,22 +14,13 @@ from ..reshapes import is_view
 
 @dataclass(frozen=True)
 class ViewPath:
-    """Two operators with nothing between them, or nothing but views.
+    """Two operators with nothing between them, or nothing but views."""
 
-    Attributes
-    ----------
-    producer, consumer : Operator
-        Neither of them a view.
-    views : tuple of Operator
-        The views between them, in order.
-    value : Value
-        The result of ``producer`` that the views rename.
-    """
-
+    # Neither of them a view.
     producer: Operator
-    views: tuple[Operator, ...]
+    views: tuple[Operator, ...]  # the views between them, in order
     consumer: Operator
-    value: Value
+    value: Value  # the result of ``producer`` that the views rename
 
 
 def view_paths(graph: Graph, views: Collection[Operator]) -> Iterator[ViewPath]:

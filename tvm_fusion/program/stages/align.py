@@ -80,11 +80,11 @@ def align(stages: Sequence[Stage], inputs: Sequence[Buffer], outputs: Sequence[B
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         In order; each internal target written at its axes in order.
-    inputs : sequence of Buffer
+    inputs
         What stages read besides; tells which rows of unrelated stages belong together.
-    outputs : sequence of Buffer
+    outputs
         Targets that keep their layout.
 
     Returns
@@ -124,18 +124,12 @@ Positions = dict[Buffer, tuple[tuple[int, ...], ...]]  # per input: of each load
 
 @dataclass(frozen=True, eq=False)
 class _Links:
-    """Loads of shared inputs that relate stages, while rows propagate; known rows are final.
+    """Loads of shared inputs that relate stages, while rows propagate; known rows are final."""
 
-    Attributes
-    ----------
-    positions : dict of int to Positions
-        Per stage with a row, where it reads inputs at that row.
-    tried : dict of int to int
-        Per stage without a row, with how many of those that have one, in the order in which they
-        got it, it shares no part of an input.
-    """
-
+    # Per stage with a row, where it reads inputs at that row.
     positions: dict[int, Positions] = field(default_factory=dict)
+    # Per stage without a row, with how many of those that have one, in the order in which they got
+    # it, it shares no part of an input.
     tried: dict[int, int] = field(default_factory=dict)
 
 

@@ -29,9 +29,9 @@ def compose(
 
     Parameters
     ----------
-    inputs : sequence of Value
+    inputs
         What they read from outside, without duplicates.
-    outputs : sequence of Value
+    outputs
         Their results that are used outside.
 
     Returns
@@ -244,9 +244,9 @@ class Wiring:
 
     Attributes
     ----------
-    parts : tuple of InlineCandidate
+    parts
         In topological order, without those that nothing needs.
-    outputs : frozenset of Buffer
+    outputs
         What leaves the group.
     """
 

@@ -260,9 +260,9 @@ def stores_of(name: str, body: tirx.Stmt, start: Mapping[ir.Var, ir.Expr]) -> li
 
     Parameters
     ----------
-    body : tirx.Stmt
+    body
         Its body or its initialisation.
-    start : mapping of Var to PrimExpr
+    start
         What its iterators stand for.
 
     Raises

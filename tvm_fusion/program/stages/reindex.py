@@ -17,20 +17,11 @@ _ONE = tirx.IntImm("int64", 1)
 
 @dataclass(frozen=True)
 class Reindexed:
-    """New axes for the points of old ones, a bijection that TVM has proved.
+    """New axes for the points of old ones, a bijection that TVM has proved."""
 
-    Attributes
-    ----------
-    axes : tuple of Axis
-        The new axes.
-    forward : tuple of PrimExpr
-        Each new axis in terms of the old variables.
-    inverse : dict of Var to PrimExpr
-        Each old variable in terms of the new ones; empty if the axes are only reordered.
-    """
-
-    axes: tuple[Axis, ...]
-    forward: tuple[ir.Expr, ...]
+    axes: tuple[Axis, ...]  # the new axes
+    forward: tuple[ir.Expr, ...]  # each new axis in terms of the old variables
+    # Each old variable in terms of the new ones; empty if the axes are only reordered.
     inverse: dict[ir.Var, ir.Expr]
 
 
@@ -44,12 +35,12 @@ def reindex(
 
     Parameters
     ----------
-    rows : sequence of PrimExpr
+    rows
         What the first new axes shall be, in terms of the old variables: axes, splits of axes,
         fused axes.
-    extents : sequence of PrimExpr
+    extents
         The extents that they must have.
-    complete : bool
+    complete
         Nothing may be left: the rows alone tell the points apart.
 
     Returns

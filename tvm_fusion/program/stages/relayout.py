@@ -22,13 +22,13 @@ def relaid(
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         Each internal target is written at its axes in order.
-    reaxed : sequence of Reindexed
+    reaxed
         The new axes of each.
-    rows : int
+    rows
         How many of the new axes are rows: what a stage reads of another is proved to be at its own.
-    outputs : sequence of Buffer
+    outputs
         Targets that keep their layout.
 
     Returns

@@ -16,7 +16,7 @@ def smallest_failing(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -
 
     Parameters
     ----------
-    fails : callable
+    fails
         Whether a part of it fails; asked once per part.
 
     Returns

@@ -11,21 +11,11 @@ from ..explain import Member
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one variant of the model did against the unfused one.
+    """How one variant of the model did against the unfused one."""
 
-    Attributes
-    ----------
-    crash : str
-        What it died of while it was compiled or run; empty if it ran.
-    error : float or None
-        The worst output's max|a-b|/max|b|; None if it did not run.
-    outputs : dict of str to float
-        The same by output.
-    """
-
-    crash: str = ""
-    error: float | None = None
-    outputs: dict[str, float] | None = None
+    crash: str = ""  # what it died of while it was compiled or run; empty if it ran
+    error: float | None = None  # the worst output's max|a-b|/max|b|; None if it did not run
+    outputs: dict[str, float] | None = None  # the same by output
 
     def fails(self, tolerance: float) -> bool:
         """Whether it crashed or is off by more than the tolerance."""
@@ -34,107 +24,57 @@ class Outcome:
 
 @dataclass(frozen=True)
 class FusedGroup:
-    """A group of several operators.
+    """A group of several operators."""
 
-    Attributes
-    ----------
-    title : str
-        Such as ``matmul + add + gelu``.
-    template : str
-        Who makes its kernels.
-    members : tuple of Member
-        In order.
-    instances : int
-        How many groups of the model are equal to it, itself included.
-    decisions : tuple of Decision
-        The planner's verdicts on the edges inside of it.
-    """
-
-    title: str
-    template: str
-    members: tuple[Member, ...]
-    instances: int
-    decisions: tuple[Decision, ...]
+    title: str  # such as ``matmul + add + gelu``
+    template: str  # who makes its kernels
+    members: tuple[Member, ...]  # in order
+    instances: int  # how many groups of the model are equal to it, itself included
+    decisions: tuple[Decision, ...]  # the planner's verdicts on the edges inside of it
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """Groups that make the model fail when they, and no others, are fused.
+    """Groups that make the model fail when they, and no others, are fused."""
 
-    Attributes
-    ----------
-    groups : tuple of FusedGroup
-        One as a rule; several if only their combination fails.
-    alone : Outcome
-        Of the model with these groups fused and nothing else.
-    smallest : tuple of Member
-        The smallest part of a single group that fails when fused by the same template.
-    """
-
-    groups: tuple[FusedGroup, ...]
-    alone: Outcome
+    groups: tuple[FusedGroup, ...]  # one as a rule; several if only their combination fails
+    alone: Outcome  # of the model with these groups fused and nothing else
+    # The smallest part of a single group that fails when fused by the same template.
     smallest: tuple[Member, ...]
 
 
 @dataclass(frozen=True)
 class Slowdown:
-    """A group that takes longer than its operators one by one.
+    """A group that takes longer than its operators one by one."""
 
-    Attributes
-    ----------
-    group : FusedGroup
-        The group.
-    fused_us, unfused_us : float
-        Microseconds with the group fused and with its operators in kernels of their own.
-    measured : {"group", "model"}
-        Whether these are of one instance by itself, or of the whole model, nothing else fused.
-    """
-
-    group: FusedGroup
+    group: FusedGroup  # the group
+    # Microseconds with the group fused and with its operators in kernels of their own.
     fused_us: float
     unfused_us: float
+    # Whether these are of one instance by itself, or of the whole model, nothing else fused.
     measured: Literal["group", "model"] = "group"
 
 
 @dataclass(frozen=True)
 class Bisection:
-    """What was found.
+    """What was found."""
 
-    Attributes
-    ----------
-    model, target : str
-        What was compiled, and what for.
-    tolerance : float
-        On errors; for slow groups on the time that fusion may cost, over that of the parts.
-    candidates : int
-        Groups of several operators.
-    probes : int
-        Variants that were compiled and run.
-    reference_crash : str
-        What the unfused model died of, if it did: then no merge is at fault.
-    fused : Outcome or None
-        Of the model as planned; None where times were compared.
-    culprits : tuple of Culprit
-        Groups that break it, those found first in front.
-    cured : Outcome or None
-        Of the model without all culprits and groups equal to them; None if there are none.
-    slow : tuple of Slowdown
-        Groups that slow it, the one that costs most in front.
-    times_us : dict of str to float
-        Microseconds of the whole model: ``unfused``, ``fused``, and if there are slow groups
-        ``without_slow``. Empty where errors were compared.
-    """
-
+    # What was compiled, and what for.
     model: str
     target: str
+    # On errors; for slow groups on the time that fusion may cost, over that of the parts.
     tolerance: float
-    candidates: int
-    probes: int
+    candidates: int  # groups of several operators
+    probes: int  # variants that were compiled and run
+    # What the unfused model died of, if it did: then no merge is at fault.
     reference_crash: str = ""
-    fused: Outcome | None = None
-    culprits: tuple[Culprit, ...] = ()
+    fused: Outcome | None = None  # of the model as planned; None where times were compared
+    culprits: tuple[Culprit, ...] = ()  # groups that break it, those found first in front
+    # Of the model without all culprits and groups equal to them; None if there are none.
     cured: Outcome | None = None
-    slow: tuple[Slowdown, ...] = ()
+    slow: tuple[Slowdown, ...] = ()  # groups that slow it, the one that costs most in front
+    # Microseconds of the whole model: ``unfused``, ``fused``, and if there are slow groups
+    # ``without_slow``. Empty where errors were compared.
     times_us: dict[str, float] | None = None
 
     @property

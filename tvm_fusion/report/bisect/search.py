@@ -35,11 +35,11 @@ def find_broken(
 
     Parameters
     ----------
-    planned : PlannedModel
+    planned
         From :func:`tvm_fusion.report.planned.plan_model`.
-    tolerance : float
+    tolerance
         On max|a-b|/max|b| of each output.
-    progress : callable
+    progress
         Told what each variant did.
 
     Returns

@@ -45,11 +45,11 @@ def find_slow(
 
     Parameters
     ----------
-    planned : PlannedModel
+    planned
         From :func:`tvm_fusion.report.planned.plan_model`.
-    inputs : mapping of str to numpy.ndarray
+    inputs
         By name; they give symbolic dimensions their extents.
-    tolerance : float
+    tolerance
         Share of the operators' own time that fusing them may cost.
 
     Returns

@@ -21,7 +21,7 @@ class Variants:
 
     Parameters
     ----------
-    planned : PlannedModel
+    planned
         The model with its own plans.
 
     Attributes
@@ -46,7 +46,7 @@ class Variants:
 
         Parameters
         ----------
-        kept : mapping of Claim to Claim
+        kept
             By candidate, what stays fused of it: itself, or a claim for some of its members.
         """
         return {block: self._variant(plan, kept) for block, plan in self._plans.items()}

@@ -12,31 +12,18 @@ from ...words import few
 
 @dataclass(frozen=True)
 class Member:
-    """One operator.
+    """One operator."""
 
-    Attributes
-    ----------
-    variable : str
-        What it is bound to in the module.
-    operator : str
-        Relax name, such as ``relax.nn.softmax``; of custom TensorIR the PrimFunc's name.
-    title : str
-        The same, short.
-    type : str
-        Its class, such as ``One-to-One``.
-    names : tuple of str
-        What the model calls it: names of ONNX nodes, paths of PyTorch modules, or names of results
-        where there are none. Several where it was rewritten: all operators that it replaces.
-    tensors : tuple of str
-        Names of their results in the model: ONNX's tensors, nodes of a ``torch.export`` graph,
-        variables of a Relax module.
-    """
-
-    variable: str
+    variable: str  # what it is bound to in the module
+    # Relax name, such as ``relax.nn.softmax``; of custom TensorIR the PrimFunc's name.
     operator: str
-    title: str
-    type: str
+    title: str  # the same, short
+    type: str  # its class, such as ``One-to-One``
+    # What the model calls it: names of ONNX nodes, paths of PyTorch modules, or names of results
+    # where there are none. Several where it was rewritten: all operators that it replaces.
     names: tuple[str, ...] = ()
+    # Names of their results in the model: ONNX's tensors, nodes of a ``torch.export`` graph,
+    # variables of a Relax module.
     tensors: tuple[str, ...] = ()
 
     @property
@@ -47,48 +34,22 @@ class Member:
 
 @dataclass(frozen=True)
 class Group:
-    """Operators that share kernels, and what these are expected to cost.
+    """Operators that share kernels, and what these are expected to cost."""
 
-    Attributes
-    ----------
-    function : str
-        The Relax function that they are in.
-    members : tuple of Member
-        In order.
-    type : str
-        The most complex of their classes.
-    template : str
-        Which one makes the kernels.
-    launches : int
-        Kernels that it promises.
-    bytes, hidden_bytes : int
-        Memory traffic; results that no longer reach memory.
-    flops : int
-        Arithmetic operations, recomputation included.
-    us : float
-        Expected microseconds.
-    source : str
-        ``fitted`` (to measured kernels of this device) or ``roofline``.
-    arithmetic : str
-        How products are computed, where it is not as the graph says.
-    most : str
-        What most of the microseconds is for, where a fitted model tells.
-    forms : tuple of Form
-        Between which forms of kernels the template chose; empty if it was not asked for.
-    """
-
-    function: str
-    members: tuple[Member, ...]
-    type: str
-    template: str
-    launches: int
+    function: str  # the Relax function that they are in
+    members: tuple[Member, ...]  # in order
+    type: str  # the most complex of their classes
+    template: str  # which one makes the kernels
+    launches: int  # kernels that it promises
+    # Memory traffic; results that no longer reach memory.
     bytes: int
     hidden_bytes: int
-    flops: int
-    us: float
-    source: str
-    arithmetic: str = ""
-    most: str = ""
+    flops: int  # arithmetic operations, recomputation included
+    us: float  # expected microseconds
+    source: str  # ``fitted`` (to measured kernels of this device) or ``roofline``
+    arithmetic: str = ""  # how products are computed, where it is not as the graph says
+    most: str = ""  # what most of the microseconds is for, where a fitted model tells
+    # Between which forms of kernels the template chose; empty if it was not asked for.
     forms: tuple[Form, ...] = ()
 
     @property
@@ -104,33 +65,20 @@ class Group:
 
 @dataclass(frozen=True)
 class Edge:
-    """A tensor that goes through memory between two kernels.
+    """A tensor that goes through memory between two kernels."""
 
-    Attributes
-    ----------
-    function : str
-        The Relax function that it is in.
-    producer, consumer : Member
-        The operators.
-    bytes : int
-        Size of what goes from the one to the other.
-    code, sentence : str
-        Why they share no kernel: for a machine, for a reader.
-    classes : tuple of str
-        Classes of the two groups, which the mapping table combines; each is the class of its
-        fused operators together, which may be more complex than that of the operator at the edge.
-    through : tuple of Member
-        Views between the two, which need no kernel; empty as a rule.
-    """
-
-    function: str
+    function: str  # the Relax function that it is in
+    # The operators.
     producer: Member
     consumer: Member
-    bytes: int
+    bytes: int  # size of what goes from the one to the other
+    # Why they share no kernel: for a machine, for a reader.
     code: str
     sentence: str
+    # Classes of the two groups, which the mapping table combines; each is the class of its fused
+    # operators together, which may be more complex than that of the operator at the edge.
     classes: tuple[str, ...]
-    through: tuple[Member, ...] = ()
+    through: tuple[Member, ...] = ()  # views between the two, which need no kernel; empty as a rule
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -140,22 +88,13 @@ class Edge:
 
 @dataclass(frozen=True)
 class Counts:
-    """What one inference launches, counted in the lowered module.
+    """What one inference launches, counted in the lowered module."""
 
-    Attributes
-    ----------
-    kernels, calls : int
-        Device launches (on a CPU: loop nests over full tensors); PrimFunc calls.
-    intermediate_bytes : int
-        Tensors between kernels and buffers inside PrimFuncs.
-    caveats : tuple of str
-        What the figures leave out.
-    """
-
+    # Device launches (on a CPU: loop nests over full tensors); PrimFunc calls.
     kernels: int
     calls: int
-    intermediate_bytes: int
-    caveats: tuple[str, ...] = ()
+    intermediate_bytes: int  # tensors between kernels and buffers inside PrimFuncs
+    caveats: tuple[str, ...] = ()  # what the figures leave out
 
 
 def member_from_json(data: Mapping[str, Any]) -> Member:

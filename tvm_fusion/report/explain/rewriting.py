@@ -12,22 +12,13 @@ from ...rewrite.egraph.saturate import Use
 
 @dataclass(frozen=True)
 class Rewriting:
-    """What the rewriting stage did, and what it did not.
+    """What the rewriting stage did, and what it did not."""
 
-    Attributes
-    ----------
-    changes : tuple of Change
-        In order.
-    uses : dict of str to Use
-        Statistics of the rules that were tried, by name. A region that is like one before is not
-        searched again: only ``chosen`` and ``gain_us`` count it.
-    unused : dict of str to str
-        Rules that were not tried, and why not.
-    """
-
-    changes: tuple[Change, ...]
+    changes: tuple[Change, ...]  # in order
+    # Statistics of the rules that were tried, by name. A region that is like one before is not
+    # searched again: only ``chosen`` and ``gain_us`` count it.
     uses: dict[str, Use] = field(default_factory=dict)
-    unused: dict[str, str] = field(default_factory=dict)
+    unused: dict[str, str] = field(default_factory=dict)  # rules that were not tried, and why not
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain values.

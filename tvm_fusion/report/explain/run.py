@@ -99,19 +99,11 @@ def explain(
 
 @dataclass(frozen=True)
 class Explained:
-    """An explanation with what it was made of.
-
-    Attributes
-    ----------
-    planned : PlannedModel
-        The model with its plans.
-    scheduled : tvm.IRModule
-        Its kernels.
-    """
+    """An explanation with what it was made of."""
 
     explanation: Explanation
-    planned: PlannedModel
-    scheduled: tvm.IRModule
+    planned: PlannedModel  # the model with its plans
+    scheduled: tvm.IRModule  # its kernels
 
 
 def explained(

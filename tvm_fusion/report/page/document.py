@@ -11,6 +11,7 @@ import base64
 import gzip
 import hashlib
 import json
+import lzma
 import math
 import os
 from importlib.resources import files
@@ -29,7 +30,7 @@ def document(content: dict[str, Any]) -> str:
 
     Parameters
     ----------
-    content : dict
+    content
         Such as :func:`tvm_fusion.report.page.explanation_content` gives.
 
     Returns
@@ -48,7 +49,7 @@ def document(content: dict[str, Any]) -> str:
         "style": _asset("page.css"),
         "content": _json(shown),
         "kernels": _compressed(kernels),
-        "layout": f"{_asset('dagre.min.js')}\n{_asset('layout.js')}",
+        "layout": f"{_asset('dagre.min.js.xz')}\n{_asset('layout.js')}",
         "licence": _asset("dagre.LICENSE").strip(),
         "script": script,
     }
@@ -97,7 +98,8 @@ def _unwritable(path: str | os.PathLike[str], why: str | None) -> UserError:
 
 
 def _asset(name: str) -> str:
-    return (_ASSETS / name).read_text(encoding="utf-8")
+    data = (_ASSETS / name).read_bytes()
+    return (lzma.decompress(data) if name.endswith(".xz") else data).decode()
 
 
 def _json(value: Any) -> str:

@@ -20,9 +20,9 @@ def explanation_content(found: Explained, profile: Profile | None = None) -> dic
 
     Parameters
     ----------
-    found : Explained
+    found
         The explanation with its plans and kernels.
-    profile : Profile, optional
+    profile
         Of an artifact of the same model: its times are those of the groups that it has.
 
     Returns

@@ -25,7 +25,7 @@ def imported_graph(mod: tvm.IRModule) -> dict[str, Any]:
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Its Relax functions are read; constants are no nodes.
 
     Returns

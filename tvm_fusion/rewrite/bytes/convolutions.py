@@ -231,17 +231,10 @@ _INT8 = np.iinfo("int8")
 
 @dataclass(frozen=True)
 class NarrowWeights:
-    """``values + offsets``.
+    """``values + offsets``."""
 
-    Attributes
-    ----------
-    values : GenericConst
-        Bytes.
-    offsets : numpy.ndarray or None
-        An int32 for each output channel, along the axis that results have it on; None: zeros.
-    """
-
-    values: GenericConst
+    values: GenericConst  # bytes
+    # An int32 for each output channel, along the axis that results have it on; None: zeros.
     offsets: np.ndarray | None
 
 
@@ -250,9 +243,9 @@ def narrowed(weights: IntegerWeights, groups: int) -> NarrowWeights | None:
 
     Parameters
     ----------
-    weights : IntegerWeights
+    weights
         With the output channels first.
-    groups : int
+    groups
         Of the convolution: several have no offsets, whose sums would be those of each group.
     """
     whole = weights.bytes()

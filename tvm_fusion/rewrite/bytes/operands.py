@@ -122,11 +122,11 @@ def dequantized(
 
     Parameters
     ----------
-    call : relax.Call
+    call
         A product or a convolution of both.
-    axis : int
+    axis
         The axis of the weights along which results are.
-    reduced : sequence of int
+    reduced
         Those along which terms of a result are.
     """
     moved = scope.call(call.args[1], "relax.permute_dims")

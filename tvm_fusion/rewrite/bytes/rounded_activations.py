@@ -14,7 +14,7 @@ from ...core.names.source import names_of, sources_of
 from ...core.tir.loops import constant
 from ...device import device_of
 from ...frontend.normalize.engine import Scope, op_name, rewrite
-from ...frontend.rounded_rows import rounded_rows, widened_rows
+from ...frontend.operators.rounded_rows import rounded_rows, widened_rows
 from ...frontend.tensor_types import dtype_of
 
 SIZE = 32  # elements of a block, as llama.cpp has them

@@ -26,21 +26,11 @@ INT16 = np.iinfo("int16").max
 
 @dataclass(frozen=True)
 class ByteImage:
-    """``data - zero``: bytes, and a number or an int32 tensor of one element.
+    """``data - zero``: bytes, and a number or an int32 tensor of one element."""
 
-    Attributes
-    ----------
-    data : Expr
-        Of int8 or uint8.
-    zero : int or Expr
-        The zero point.
-    has_byte_zero : bool
-        Whether a zero point that is no number is a byte, too.
-    """
-
-    data: ir.Expr
-    zero: int | ir.Expr
-    has_byte_zero: bool = True
+    data: ir.Expr  # of int8 or uint8
+    zero: int | ir.Expr  # the zero point
+    has_byte_zero: bool = True  # whether a zero point that is no number is a byte, too
 
     @property
     def largest(self) -> int:
@@ -62,9 +52,9 @@ def widened(
 
     Parameters
     ----------
-    conv : relax.Call
+    conv
         The convolution, whose result is int32.
-    reason : tuple of str
+    reason
         Code and sentence: why it is not convolved in bytes.
     """
     code, sentence = reason

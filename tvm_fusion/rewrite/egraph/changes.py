@@ -14,17 +14,10 @@ from .saturate import Use
 
 @dataclass(frozen=True)
 class Gain:
-    """What a change saves by the planner's estimate of its region; negative: costs.
+    """What a change saves by the planner's estimate of its region; negative: costs."""
 
-    Attributes
-    ----------
-    us : float
-        Microseconds.
-    kernels, bytes, flops : int
-        Launches, memory traffic, operations.
-    """
-
-    us: float
+    us: float  # microseconds
+    # Launches, memory traffic, operations.
     kernels: int
     bytes: int
     flops: int
@@ -42,34 +35,22 @@ class Gain:
 
 @dataclass(frozen=True)
 class Change:
-    """An expression that another one took the place of.
+    """An expression that another one took the place of."""
 
-    Attributes
-    ----------
-    function, variable : str
-        Where: what was bound to the variable is computed in another way now. Empty where the rule
-        does not say.
-    rules : tuple of str
-        Names of the rules that made it; empty where equal operators or constants were merged.
-    before, after : str
-        The parts that differ. Small letters are tensors, capitals constants.
-    gain : Gain or None
-        None where no planner was asked.
-    is_replayed : bool
-        Whether these rules were seen to make the change alone, and none of them can be spared. If
-        not, the rules are those that wrote the new expression's operators.
-    names : tuple of str
-        The user's names of what was bound to the variable.
-    """
-
+    # Where: what was bound to the variable is computed in another way now. Empty where the rule
+    # does not say.
     function: str
     variable: str
+    # Names of the rules that made it; empty where equal operators or constants were merged.
     rules: tuple[str, ...]
+    # The parts that differ. Small letters are tensors, capitals constants.
     before: str
     after: str
-    gain: Gain | None = None
+    gain: Gain | None = None  # none where no planner was asked
+    # Whether these rules were seen to make the change alone, and none of them can be spared. If
+    # not, the rules are those that wrote the new expression's operators.
     is_replayed: bool = True
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # the user's names of what was bound to the variable
 
     @property
     def label(self) -> str:
@@ -79,18 +60,11 @@ class Change:
 
 @dataclass
 class Rewrites:
-    """What rewriting did while it was recorded.
+    """What rewriting did while it was recorded."""
 
-    Attributes
-    ----------
-    changes : list of Change
-        In the order of the stage's passes.
-    uses : dict of str to Use
-        Statistics by the rule's name. Equal regions are searched once, and counted once in all but
-        ``chosen`` and ``gain_us``.
-    """
-
-    changes: list[Change] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)  # in the order of the stage's passes
+    # Statistics by the rule's name. Equal regions are searched once, and counted once in all but
+    # ``chosen`` and ``gain_us``.
     uses: dict[str, Use] = field(default_factory=dict)
 
 

@@ -8,7 +8,7 @@ from tvm import ir, relax
 from tvm.ir import GenericConst
 
 from ...frontend.normalize.constants.stored import SMALL
-from .extents import nbytes
+from .facts.extents import nbytes
 from .head import Head, Heads
 from .regions import Region
 from .terms import Term, subterms
@@ -19,9 +19,9 @@ class Emitter:
 
     Parameters
     ----------
-    leaves : Mapping of Head to ir.Expr
+    leaves
         What inputs and large constants are.
-    current : callable
+    current
         Gives what stands for a leaf now.
     """
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .eclass_analysis import Node
-from .egraph import EGraph
+from .analysis import Node
+from .facts.weights import weight
+from .graph import EGraph
 from .head import type_key
 from .terms import Term, subterms
-from .weights import weight
 
 TRIALS = 120  # of classes that may be worth sharing
 _WIDTH = 1 << 19  # numbers that are worked on at once
@@ -26,18 +26,10 @@ _WIDTH = 1 << 19  # numbers that are worked on at once
 
 @dataclass(frozen=True)
 class Form:
-    """Expressions of several classes together.
+    """Expressions of several classes together."""
 
-    Attributes
-    ----------
-    terms : tuple of Term
-        One per class.
-    cost : float
-        Of all distinct subterms.
-    """
-
-    terms: tuple[Term, ...]
-    cost: float
+    terms: tuple[Term, ...]  # one per class
+    cost: float  # of all distinct subterms
 
 
 def extract(graph: EGraph, roots: Sequence[int], most: int) -> list[Form]:
@@ -263,11 +255,11 @@ class NodeCosts:
 
         Parameters
         ----------
-        free : sequence of sequence of int
+        free
             For each result, the classes that cost nothing.
-        known : numpy.ndarray, optional
+        known
             Costs without free classes, from which the search starts.
-        banned : int, optional
+        banned
             A node that must not be taken.
 
         Returns

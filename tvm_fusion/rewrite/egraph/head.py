@@ -20,20 +20,11 @@ class Head:
     """An operator with its attributes and the operands that are no tensors; or a leaf.
 
     One object stands for equal heads of an e-graph, so they are compared by identity.
-
-    Attributes
-    ----------
-    name : str
-        Relax name; of a leaf ``leaf``.
-    key : tuple
-        Equal for heads that compute the same of the same operands.
-    call : relax.Call or None
-        A call that it was read from; None for a leaf.
     """
 
-    name: str
-    key: tuple = field(repr=False)
-    call: relax.Call | None = field(repr=False)
+    name: str  # Relax name; of a leaf ``leaf``
+    key: tuple = field(repr=False)  # equal for heads that compute the same of the same operands
+    call: relax.Call | None = field(repr=False)  # a call that it was read from; None for a leaf
 
     def apply(self, operands: Sequence[ir.Expr]) -> relax.Call:
         """Write the call of the operator on other tensors, not normalised."""

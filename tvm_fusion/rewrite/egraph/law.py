@@ -13,29 +13,19 @@ from ...core.contract.template import Refusal
 from ...core.flags import FLAGS as FLAGS
 from ...ecg.properties import properties_of
 from ..nonfinite import NONE, NonFinite, words
-from .eclass_analysis import Node
-from .egraph import EGraph
+from .analysis import Node
+from .graph import EGraph
 from .head import Head
 from .pattern import Apply, Number, Pattern, Tensor
 
 
 @dataclass(frozen=True)
 class Match:
-    """Where a law's left side was found.
+    """Where a law's left side was found."""
 
-    Attributes
-    ----------
-    graph : EGraph
-        The e-graph.
-    root : int
-        Class of the left side.
-    bound : Mapping
-        What the names stand for.
-    """
-
-    graph: EGraph
-    root: int
-    bound: Bindings
+    graph: EGraph  # the e-graph
+    root: int  # class of the left side
+    bound: Bindings  # what the names stand for
 
     def number(self, name: str) -> int:
         """Return the class that a tensor's name stands for."""
@@ -70,30 +60,18 @@ class Law:
     Most are an :class:`Equation`. Of other subclasses the docstring is the equation: those that
     hold under conditions (:meth:`check` tells which are missing), and those with a right side
     that no pattern can say, which :meth:`rewrite` writes.
-
-    Attributes
-    ----------
-    name : str
-        Stable and public: users switch a law off by it.
-    before, after : Pattern
-        The left and the right side.
-    both : bool
-        Whether the left side is written for the right one, too.
-    needs : str
-        The flag of :data:`FLAGS` that allows it; empty: it always holds.
-    is_modular : bool
-        Whether it is exact modulo a power of two: then integers need no flag.
-    changes : NonFinite
-        Non-finite values of the left side where the right side may have others. Where the left side
-        is finite, the right side is the same; and so, with what is not named here, elsewhere.
     """
 
-    name: str
+    name: str  # stable and public: users switch a law off by it
+    # The left and the right side.
     before: Pattern
     after: Pattern | None = None
-    both: bool = False
-    needs: str = ""
+    both: bool = False  # whether the left side is written for the right one, too
+    needs: str = ""  # the flag of :data:`FLAGS` that allows it; empty: it always holds
+    # Whether it is exact modulo a power of two: then integers need no flag.
     is_modular: bool = False
+    # Non-finite values of the left side where the right side may have others. Where the left side
+    # is finite, the right side is the same; and so, with what is not named here, elsewhere.
     changes: NonFinite = NONE
 
     def check(self, match: Match) -> Refusal | None:
@@ -172,9 +150,9 @@ class Equation(Law):
     ----------
     name, before, after, both, needs, is_modular
         As of :class:`Law`.
-    changes : NonFinite or callable
+    changes
         As of :class:`Law`, or a function of a match.
-    condition : callable, optional
+    condition
         The check: says of a match why the law does not hold there.
     """
 
@@ -222,7 +200,7 @@ class WithoutFlag(Law):
 
     Parameters
     ----------
-    law : Law
+    law
         Of which some matches are exempt: those on integers, for many.
     """
 
@@ -254,7 +232,7 @@ def matches(pattern: Pattern, number: int, graph: EGraph, bound: Bindings) -> It
 
     Parameters
     ----------
-    bound : Mapping
+    bound
         What names stand for already.
     """
     if isinstance(pattern, Tensor):
@@ -307,7 +285,7 @@ def write(pattern: Pattern, graph: EGraph, bound: Bindings, dtype: str, law: str
 
     Parameters
     ----------
-    pattern : Pattern
+    pattern
         Over names that are bound.
 
     Returns

@@ -71,24 +71,14 @@ class Number(Pattern):
 
 @dataclass(frozen=True)
 class Apply(Pattern):
-    """An operator of other patterns.
+    """An operator of other patterns."""
 
-    Attributes
-    ----------
-    name : str
-        Relax name.
-    operands : tuple of Pattern
-        Tensors.
-    attrs : str
-        Names the operator with its attributes; the same name stands for the same attributes. Empty:
-        the operator has none.
-    choices : tuple of str
-        More Relax names: any of these operators, the same one wherever ``attrs`` stands.
-    """
-
-    name: str
-    operands: tuple[Pattern, ...]
+    name: str  # Relax name
+    operands: tuple[Pattern, ...]  # tensors
+    # Names the operator with its attributes; the same name stands for the same attributes. Empty:
+    # the operator has none.
     attrs: str = ""
+    # More Relax names: any of these operators, the same one wherever ``attrs`` stands.
     choices: tuple[str, ...] = ()
 
     @property

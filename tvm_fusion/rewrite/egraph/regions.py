@@ -13,7 +13,7 @@ from tvm.ir import GenericConst
 from ...core.constants.weight_names import is_weight
 from ...ecg.properties import Properties, properties_of
 from ...frontend.normalize.extents.empty_operands import has_zero
-from .eclass_analysis import FOLDED
+from .analysis import FOLDED
 from .head import Head, Heads, is_tensor, operands
 from .terms import Term
 
@@ -57,20 +57,11 @@ def is_algebraic(expr: object, also: frozenset[str] = frozenset()) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """Operators that laws see at once.
+    """Operators that laws see at once."""
 
-    Attributes
-    ----------
-    bindings : tuple of relax.VarBinding
-        In order.
-    outputs : tuple of relax.Var
-        What is read outside.
-    leaves : tuple of (relax.Var or GenericConst)
-        What is read and not computed here, in the order of the first reads.
-    """
-
-    bindings: tuple[relax.VarBinding, ...]
-    outputs: tuple[relax.Var, ...]
+    bindings: tuple[relax.VarBinding, ...]  # in order
+    outputs: tuple[relax.Var, ...]  # what is read outside
+    # What is read and not computed here, in the order of the first reads.
     leaves: tuple[ir.Expr, ...]
 
     def heads(self, heads: Heads) -> list[Head]:
@@ -118,7 +109,7 @@ def regions(block: relax.DataflowBlock, also: frozenset[str] = frozenset()) -> I
 
     Parameters
     ----------
-    also : frozenset of str
+    also
         Operators that laws know and :data:`_KNOWN` does not have.
 
     Yields

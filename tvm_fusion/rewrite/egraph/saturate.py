@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .egraph import EGraph
+from .graph import EGraph
 from .law import Law, Match
 
 _BOTH = "The model has both sides, and the right one may be finite where the left one is not."
@@ -15,51 +15,27 @@ _BOTH = "The model has both sides, and the right one may be finite where the lef
 
 @dataclass(frozen=True)
 class Limits:
-    """Where a search stops, with the best form so far.
+    """Where a search stops, with the best form so far."""
 
-    Attributes
-    ----------
-    nodes : int
-        Of an e-graph.
-    rounds : int
-        In each of which every law sees every class.
-    matches : int
-        Of one law in one round; what is left over waits for the next.
-    seconds : float
-        Of one region, of processor time: for emergencies, since results then depend on the
-        machine's speed.
-    forms : int
-        That the planner is asked about.
-    """
-
-    nodes: int = 2000
-    rounds: int = 8
-    matches: int = 400
+    nodes: int = 2000  # of an e-graph
+    rounds: int = 8  # in each of which every law sees every class
+    matches: int = 400  # of one law in one round; what is left over waits for the next
+    # Of one region, of processor time: for emergencies, since results then depend on the machine's
+    # speed.
     seconds: float = 20.0
-    forms: int = 6
+    forms: int = 6  # that the planner is asked about
 
 
 @dataclass
 class Use:
-    """How often a law was tried, and what came of it.
+    """How often a law was tried, and what came of it."""
 
-    Attributes
-    ----------
-    tried, fired : int
-        Matches; those that told the e-graph something.
-    refused : Counter
-        Sentences of refusals, counted.
-    chosen : int
-        Forms that were chosen with it.
-    gain_us : float
-        Microseconds that these save by the planner's cost.
-    """
-
+    # Matches; those that told the e-graph something.
     tried: int = 0
     fired: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    chosen: int = 0
-    gain_us: float = 0.0
+    refused: Counter[str] = field(default_factory=Counter)  # sentences of refusals, counted
+    chosen: int = 0  # forms that were chosen with it
+    gain_us: float = 0.0  # microseconds that these save by the planner's cost
 
 
 def saturate(
@@ -69,9 +45,9 @@ def saturate(
 
     Parameters
     ----------
-    laws : sequence of Law
+    laws
         Applied in this order, those of both directions forwards and backwards.
-    uses : dict of str to Use
+    uses
         Counts, by the law's name.
 
     Returns

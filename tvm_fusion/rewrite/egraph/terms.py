@@ -13,24 +13,12 @@ from .head import Head, type_key
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """An operator and its operands; equal subexpressions are one object.
+    """An operator and its operands; equal subexpressions are one object."""
 
-    Attributes
-    ----------
-    head : Head
-        The operator, or a leaf.
-    operands : tuple of Term
-        In the order of the call's tensors.
-    type : relax.TensorType
-        Of the result.
-    law : str
-        The law that wrote it; empty for what the model has.
-    """
-
-    head: Head
-    operands: tuple[Term, ...]
-    type: relax.TensorType = field(repr=False)
-    law: str = ""
+    head: Head  # the operator, or a leaf
+    operands: tuple[Term, ...]  # in the order of the call's tensors
+    type: relax.TensorType = field(repr=False)  # of the result
+    law: str = ""  # the law that wrote it; empty for what the model has
 
     def __str__(self) -> str:
         name = self.head.name.removeprefix("relax.").removeprefix("nn.")
@@ -58,7 +46,7 @@ class Numbering:
 
     Parameters
     ----------
-    key : callable
+    key
         Takes a term and the numbers of its operands.
     """
 

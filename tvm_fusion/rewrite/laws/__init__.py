@@ -69,9 +69,9 @@ def allowed(
 
     Parameters
     ----------
-    flags : collection of str
+    flags
         Of :data:`tvm_fusion.rewrite.egraph.law.FLAGS`.
-    without : collection of str
+    without
         Names of laws that are switched off.
     """
     kept = (law for law in laws if law.name not in without)

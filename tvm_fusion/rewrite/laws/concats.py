@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from tvm import relax
 
 from ...core.contract.template import Refusal
-from ..egraph.egraph import EGraph
+from ..egraph.graph import EGraph
 from ..egraph.head import Head
 from ..egraph.law import Law, Match
 from ..egraph.pattern import function, one_of, tensors

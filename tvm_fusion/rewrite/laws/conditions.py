@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.constants.numpy_types import numpy_dtype
 from ...core.contract.template import Refusal
-from ..egraph.extents import is_float
+from ..egraph.facts.extents import is_float
 from ..egraph.law import Law, Match
 from ..nonfinite import INFINITE, NONE, NonFinite
 
@@ -60,7 +60,7 @@ def representable(match: Match, compute: Callable[..., np.ndarray], *names: str)
 
     Parameters
     ----------
-    compute : callable
+    compute
         Takes their values, in float64.
 
     Returns
@@ -126,7 +126,7 @@ def may_cancel(match: Match, names: str) -> Refusal | None:
 
     Parameters
     ----------
-    names : str
+    names
         Of both terms.
     """
     graph = match.graph

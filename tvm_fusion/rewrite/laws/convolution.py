@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import relax
 
 from ...core.contract.template import Refusal
-from ..egraph.extents import Extent, aligned, all_same, extents, is_one, reshaped, spreads
+from ..egraph.facts.extents import Extent, aligned, all_same, extents, is_one, reshaped, spreads
 from ..egraph.head import Head
 from ..egraph.law import Law, Match
 from ..egraph.pattern import function, one_of, tensors

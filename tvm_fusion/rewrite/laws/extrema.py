@@ -5,8 +5,8 @@ from __future__ import annotations
 from tvm import relax
 
 from ...core.contract.template import Refusal
-from ..egraph.axes import ORDERS, renamed
-from ..egraph.extents import is_float, is_integer
+from ..egraph.facts.axes import ORDERS, renamed
+from ..egraph.facts.extents import is_float, is_integer
 from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import function, one_of, tensors
 from ..nonfinite import NAN

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from tvm import relax
 
 from ...core.contract.template import Refusal
-from ..egraph.egraph import EGraph
-from ..egraph.extents import all_same, extents
+from ..egraph.facts.extents import all_same, extents
+from ..egraph.graph import EGraph
 from ..egraph.head import Head
 from ..egraph.law import Law, Match
 from ..egraph.pattern import function, tensors

@@ -18,7 +18,7 @@ def lattice(join: str, meet: str) -> tuple[Law, ...]:
 
     Parameters
     ----------
-    join, meet : str
+    join, meet
         Names in ``relax.op``.
     """
     found: list[Law] = []

@@ -7,8 +7,8 @@ from tvm import relax
 
 from ...core.constants.numpy_types import numpy_dtype
 from ...core.contract.template import Refusal
-from ..egraph.axes import reduced_axes, renamed
-from ..egraph.extents import count, is_float, normal
+from ..egraph.facts.axes import reduced_axes, renamed
+from ..egraph.facts.extents import count, is_float, normal
 from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import constants, function, tensors
 from ..nonfinite import INFINITE

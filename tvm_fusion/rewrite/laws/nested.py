@@ -5,8 +5,8 @@ from __future__ import annotations
 from tvm import relax
 
 from ...core.contract.template import Refusal
-from ..egraph.axes import LINEAR, ORDERS, keeps_axes, permutation, reduce, reduced_axes
-from ..egraph.extents import (
+from ..egraph.facts.axes import LINEAR, ORDERS, keeps_axes, permutation, reduce, reduced_axes
+from ..egraph.facts.extents import (
     aligned,
     count,
     extents,

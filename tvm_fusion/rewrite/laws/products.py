@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.contract.template import Refusal
-from ..egraph.extents import magnitudes
+from ..egraph.facts.extents import magnitudes
 from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import constants, number, tensors
 from ..nonfinite import ALL, INFINITE, NAN, NONE, NonFinite

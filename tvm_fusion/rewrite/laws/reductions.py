@@ -5,8 +5,16 @@ from __future__ import annotations
 from tvm import relax
 
 from ...core.contract.template import Refusal
-from ..egraph.axes import LINEAR, inside, invariant, outside, reduced_axes
-from ..egraph.extents import all_same, count, extents, is_float, is_integer, magnitudes, normal
+from ..egraph.facts.axes import LINEAR, inside, invariant, outside, reduced_axes
+from ..egraph.facts.extents import (
+    all_same,
+    count,
+    extents,
+    is_float,
+    is_integer,
+    magnitudes,
+    normal,
+)
 from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import constants, function, one_of, tensors
 from ..nonfinite import ALL

@@ -7,7 +7,7 @@ from math import frexp
 from tvm import relax
 
 from ...core.contract.template import Refusal
-from ..egraph.extents import aligned, extents, is_one, magnitudes, reshaped, same, spreads
+from ..egraph.facts.extents import aligned, extents, is_one, magnitudes, reshaped, same, spreads
 from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import function, tensors
 from ..nonfinite import ALL

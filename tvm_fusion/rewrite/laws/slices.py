@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tvm import relax, tirx
 
 from ...core.contract.template import Refusal
-from ..egraph.egraph import EGraph
+from ..egraph.graph import EGraph
 from ..egraph.head import Head
 from ..egraph.law import Law, Match
 from ..egraph.pattern import function, one_of, tensors
@@ -36,7 +36,7 @@ def ranges(head: Head, shape: relax.ShapeExpr) -> dict[int, Range] | None:
 
     Parameters
     ----------
-    head : Head
+    head
         A ``strided_slice``.
 
     Returns

@@ -6,8 +6,8 @@ import numpy as np
 from tvm import relax
 
 from ...core.contract.template import Refusal
-from ..egraph.axes import reduce
-from ..egraph.extents import extents, is_one
+from ..egraph.facts.axes import reduce
+from ..egraph.facts.extents import extents, is_one
 from ..egraph.law import Law, Match
 from ..egraph.pattern import constants, function, tensors
 from ..nonfinite import NAN

@@ -237,7 +237,7 @@ def gain_us(rows: int, columns: int, widths: Iterable[int], multiprocessors: int
 
     Parameters
     ----------
-    widths : iterable of int
+    widths
         Columns of each product behind the norm.
 
     Returns

@@ -210,11 +210,11 @@ def fold(scale: np.ndarray, weight: np.ndarray, is_centred: bool) -> np.ndarray:
 
     Parameters
     ----------
-    scale : numpy.ndarray
+    scale
         ``[K]``.
-    weight : numpy.ndarray
+    weight
         ``[K, N]``, of a half type.
-    is_centred : bool
+    is_centred
         Whether columns shall add up to zero, but for roundings: a row's mean then cancels before
         sums in float32 round it.
 

@@ -37,13 +37,9 @@ class Phases:
 
     A window over ``t`` from ``first`` on serves all phases q; where it leaves the weight, that is
     zero.
-
-    Attributes
-    ----------
-    stride, padding, taps : int
-        Of the transposed convolution: s, p, and extent of w.
     """
 
+    # Of the transposed convolution: s, p, and extent of w.
     stride: int
     padding: int
     taps: int

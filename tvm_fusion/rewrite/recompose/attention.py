@@ -184,39 +184,27 @@ def _masked(view: View, step: Step, axes: Sequence[Axis], indices: Indices) -> M
 # The one form that attention is written in: its operands, indices, scale and masks.
 @dataclass(frozen=True)
 class AttentionForm:
-    """Attention over indices.
-
-    Attributes
-    ----------
-    q, k, v : Reading
-        The operands.
-    batch, groups, rows, keys, depth, columns : Axis
-        Indices of heads and batches; of heads that share keys; of queries, keys, their elements,
-        and the values' elements.
-    scale : float
-        Of the scores.
-    steps : tuple of (Step, Mask or None)
-        On the scores, without movements.
-    products : tuple of relax.Call
-        Both, as they were.
-    """
+    """Attention over indices."""
 
     root: relax.Var
     indices: Indices
+    # The operands.
     q: Reading
     k: Reading
     v: Reading
+    # Indices of heads and batches; of heads that share keys; of queries, keys, their elements, and
+    # the values' elements.
     batch: Axis
     groups: Axis
     rows: Axis
     keys: Axis
     depth: Axis
     columns: Axis
-    scale: float
-    steps: tuple[tuple[Step, Mask | None], ...]
+    scale: float  # of the scores
+    steps: tuple[tuple[Step, Mask | None], ...]  # on the scores, without movements
     weights: Weights
     result: tuple[Axis, ...]
-    products: tuple[relax.Call, relax.Call]
+    products: tuple[relax.Call, relax.Call]  # both, as they were
 
     @property
     def leaves(self) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ class Coefficient(float):
 
     Parameters
     ----------
-    error : float
+    error
         How far from it the number that was meant may be; 0 for a plain ``float``.
     """
 

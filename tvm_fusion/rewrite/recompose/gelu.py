@@ -60,9 +60,9 @@ def curve(
 
     Parameters
     ----------
-    root : relax.Var
+    root
         What the activation may be.
-    function : str
+    function
         Operator, such as ``erf``.
     argument, result : Polynomial
         Over :data:`X`; the result over the mark ``f`` as well.

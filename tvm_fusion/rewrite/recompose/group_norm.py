@@ -81,13 +81,13 @@ class _Grouped:
     ----------
     x : ir.Expr
         Before its channels were parted.
-    inner : Standardized
+    inner
         The groups.
-    groups, channels : int
+    groups, channels
         Of ``x``.
-    scale, shift : Vector or None
+    scale, shift
         Along ``axes``.
-    axes : tuple of int
+    axes
         Of the channels, or of the groups and the channels in one, where they are applied.
     extents : list of PrimExpr
         Along them.

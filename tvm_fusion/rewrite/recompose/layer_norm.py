@@ -78,9 +78,9 @@ def compose(
 
     Parameters
     ----------
-    found : Standardized
+    found
         What the norm is of.
-    root : relax.Var
+    root
         In whose place it stands.
     apply : callable
         Makes the call of ``x``, the scale and the shift.

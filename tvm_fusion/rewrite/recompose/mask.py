@@ -29,11 +29,11 @@ class Mask:
     ----------
     source : ir.Expr or None
         A tensor; None where positions say all, or nothing happens at all.
-    own : tuple of Axis
+    own
         Indices along its axes.
-    causal : CausalMask or None
+    causal
         Positions that it lets through.
-    rows, keys : Axis
+    rows, keys
         Indices of the positions.
     """
 
@@ -211,7 +211,7 @@ def causal_mask_of(view: View, expr: Any, row: int, column: int) -> CausalMask |
     ----------
     expr : ir.Expr
         The tensor: a constant, or computed from positions.
-    row, column : int
+    row, column
         Axes along which queries and keys run; all others have extent 1.
     """
     found = _Reader(view).read(expr, (row, column), _DEEPEST)

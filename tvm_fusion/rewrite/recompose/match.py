@@ -49,7 +49,7 @@ def over(
         Has the shape of ``x`` but for axes of extent 1.
     x : ir.Expr
         The tensor, which becomes :data:`X`.
-    marks : mapping of str to (Marked, Axes or None)
+    marks
         What else becomes an atom, and the axes of ``x`` that it runs along; None for all.
 
     Returns

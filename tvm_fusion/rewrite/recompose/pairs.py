@@ -26,9 +26,9 @@ class Half:
         The tensor.
     order : str
         Which elements are pairs.
-    which : int
+    which
         0 or 1.
-    sign : int
+    sign
         1, or -1 for its negative.
     """
 

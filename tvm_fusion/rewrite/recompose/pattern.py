@@ -24,70 +24,39 @@ Build = Callable[..., ir.Expr]
 
 @dataclass(frozen=True)
 class Match:
-    """An operator that was written out.
+    """An operator that was written out."""
 
-    Attributes
-    ----------
-    leaves : tuple of ir.Expr
-        Variables and constants of the function that the operator reads.
-    build : Build
-        Gives the expression to put in the place of the root, of the root's type. Takes a
-        :class:`Writer`, then what stands for the leaves.
-    what : str
-        The operator in particular, for a record.
-    parts : Build, optional
-        Gives the same as operators that templates of their own take, where the pattern's template
-        does not.
-    needs : str
-        The flag that allows it, as of :class:`tvm_fusion.rewrite.egraph.law.Law`.
-    changes : NonFinite
-        Non-finite values of what was written out that the operator may not have, as of a law.
-    """
-
-    leaves: tuple[Any, ...]
+    leaves: tuple[Any, ...]  # variables and constants of the function that the operator reads
+    # Gives the expression to put in the place of the root, of the root's type. Takes a
+    # :class:`Writer`, then what stands for the leaves.
     build: Build
-    what: str = ""
+    what: str = ""  # the operator in particular, for a record
+    # Gives the same as operators that templates of their own take, where the pattern's template
+    # does not.
     parts: Build | None = None
-    needs: str = ""
+    needs: str = ""  # the flag that allows it, as of :class:`tvm_fusion.rewrite.egraph.law.Law`
+    # Non-finite values of what was written out that the operator may not have, as of a law.
     changes: NonFinite = NONE
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Why something that looked like an operator is none.
+    """Why something that looked like an operator is none."""
 
-    Attributes
-    ----------
-    at : relax.Var
-        Its anchor.
-    reason : str
-        The end of a sentence that begins with what it is not.
-    """
-
-    at: relax.Var
-    reason: str
+    at: relax.Var  # its anchor
+    reason: str  # the end of a sentence that begins with what it is not
 
 
 class Pattern(ABC):
-    """Match one operator; the docstring of a subclass is its equation.
+    """Match one operator; the docstring of a subclass is its equation."""
 
-    Attributes
-    ----------
-    name : str
-        Stable and public; the pattern is switched off by it.
-    roots : frozenset of str
-        Operators that the last one written out may be, without ``relax.``.
-    anchors : frozenset of str
-        Operators of which one is among those written out: without any in a function, it is not
-        looked at.
-    template : str
-        The template that has to claim it; empty: any one.
-    """
-
-    name: ClassVar[str]
+    name: ClassVar[str]  # stable and public; the pattern is switched off by it
+    # Operators that the last one written out may be, without ``relax.``.
     roots: ClassVar[frozenset[str]]
+    # Operators of which one is among those written out: without any in a function, it is not looked
+    # at.
     anchors: ClassVar[frozenset[str]]
-    template: ClassVar[str] = ""
+    template: ClassVar[str] = ""  # the template that has to claim it; empty: any one
 
     @abstractmethod
     def match(self, view: View, root: relax.Var) -> Match | Mismatch | None:
@@ -95,7 +64,7 @@ class Pattern(ABC):
 
         Parameters
         ----------
-        root : relax.Var
+        root
             Bound to one of ``roots``.
 
         Returns

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from .activations import HardSwish, Mish, Silu
 from .attention import Attention
 from .gelu import Gelu, GeluTanh
 from .group_norm import GroupNorm, InstanceNorm
-from .hard_swish import HardSwish
 from .layer_norm import LayerNorm, RMSNorm
 from .log_softmax import LogSoftmax
-from .mish import Mish
 from .pattern import Pattern
 from .rotary import Rotary
-from .silu import Silu
 from .softmax import Softmax
 
 PATTERNS: tuple[Pattern, ...] = (

@@ -31,18 +31,10 @@ _HALF = Fraction(1, 2)
 
 
 class Atom(NamedTuple):
-    """What a polynomial is made of.
+    """What a polynomial is made of."""
 
-    Attributes
-    ----------
-    name : str
-        A mark, or the number of an expression that is none.
-    where : Where
-        Of an expression, each of its axes; of a reduction, each that is not reduced.
-    """
-
-    name: str
-    where: Where
+    name: str  # a mark, or the number of an expression that is none
+    where: Where  # of an expression, each of its axes; of a reduction, each that is not reduced
 
 
 #: Factors and their exponents, in order.
@@ -99,7 +91,7 @@ class Expansion:
 
     Parameters
     ----------
-    mark : Mark
+    mark
         Says which expressions are atoms with a name.
     """
 

@@ -28,26 +28,16 @@ _SLACK = 0.25
 
 @dataclass(frozen=True)
 class Price:
-    """Costs of both forms.
+    """Costs of both forms."""
 
-    Attributes
-    ----------
-    before, after : RegionCost
-        Written out; as one operator.
-    is_claimed : bool
-        Whether templates take the operator, not only the fallback; the pattern's own one if it has
-        one.
-    is_same : bool
-        Whether both forms are one.
-    refusal : str
-        Why the nearest templates do not take the operator, where it is not claimed.
-    """
-
+    # Written out; as one operator.
     before: RegionCost
     after: RegionCost
+    # Whether templates take the operator, not only the fallback; the pattern's own one if it has
+    # one.
     is_claimed: bool
-    is_same: bool = False
-    refusal: str = ""
+    is_same: bool = False  # whether both forms are one
+    refusal: str = ""  # why the nearest templates do not take the operator, where it is not claimed
 
     @property
     def is_more_expensive(self) -> bool:
@@ -76,7 +66,7 @@ class Pricer:
 
     Parameters
     ----------
-    target : Target
+    target
         What kernels would be for.
     """
 
@@ -98,9 +88,9 @@ class Pricer:
 
         Parameters
         ----------
-        root : relax.Var
+        root
             Where the operator is bound.
-        template : str, optional
+        template
             What has to claim it, by default what the pattern says; empty: any one.
         """
         name = pattern.template if template is None else template

@@ -26,13 +26,13 @@ class Reading:
     ----------
     source : ir.Expr
         What is moved.
-    own, axes : tuple of Axis
+    own, axes
         Along the axes of the source, and of the tensor. What runs along these alone is repeated.
-    factor : float
+    factor
         The tensor is the source times that.
-    rounded : str
+    rounded
         Half type that the source is rounded to first; empty where it is not.
-    inner : float
+    inner
         What the source is multiplied with before it is rounded.
     """
 
@@ -62,12 +62,12 @@ def read(
 
     Parameters
     ----------
-    indices : Indices
+    indices
         Gets those of the source's axes.
-    is_scaled : bool
+    is_scaled
         Whether to read through factors. Those of a half tensor are rounded in its type; behind the
         product they are not.
-    is_rounded : bool
+    is_rounded
         Whether to read through a cast to a half type, which moves in front of the movements: there
         whatever computes the source stores half as much.
     """

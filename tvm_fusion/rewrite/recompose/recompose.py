@@ -94,13 +94,13 @@ def recompose(
 
     Parameters
     ----------
-    pricer : Pricer
+    pricer
         Asked about everything that is found.
-    name : str
+    name
         Of the function in the module.
-    view : View, optional
+    view
         Of the function: what one pattern has found out serves the next.
-    readers : Readers, optional
+    readers
         Of the module.
 
     Returns

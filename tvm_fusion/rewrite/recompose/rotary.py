@@ -59,7 +59,7 @@ class _Rotary:
         The tensor and its tables.
     order : str
         Which elements are pairs.
-    is_whole : bool
+    is_whole
         Whether the tables are as wide as the tensor, with each angle twice.
     """
 

@@ -24,17 +24,17 @@ class Step:
 
     Attributes
     ----------
-    kind : str
+    kind
         ``move``, ``cast``, ``scale``, ``where`` or the name of an operator of two tensors.
-    call : relax.Call
+    call
         The operator.
     source : ir.Expr
         The scores before it.
-    number : float
+    number
         The factor, or what ``where`` puts in the place of a score.
     other : ir.Expr or None
         The operator's other operand, or the condition.
-    keeps : bool
+    keeps
         Whether a score stays where the condition holds, or where it does not.
     """
 
@@ -48,24 +48,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Weights:
-    """Softmax and what was done with it before it meets the values.
+    """Softmax and what was done with it before it meets the values."""
 
-    Attributes
-    ----------
-    softmax : relax.Call
-        The operator.
-    steps : tuple of Step
-        Movements and casts, in the order of computation.
-    guard : float or None
-        What stands in rows without a finite score, if anything is put there.
-    scaled : bool
-        Whether there is a factor or a sum, too: then this is no attention.
-    """
-
-    softmax: relax.Call
-    steps: tuple[Step, ...]
-    guard: float | None
-    scaled: bool
+    softmax: relax.Call  # the operator
+    steps: tuple[Step, ...]  # movements and casts, in the order of computation
+    guard: float | None  # what stands in rows without a finite score, if anything is put there
+    scaled: bool  # whether there is a factor or a sum, too: then this is no attention
 
 
 def read_weights(view: View, expr: Any) -> Weights | None:

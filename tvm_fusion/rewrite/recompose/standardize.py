@@ -41,11 +41,11 @@ class Vector:
 
     Attributes
     ----------
-    factor : float
+    factor
         The number.
     expr : ir.Expr or None
         The tensor.
-    where : Where
+    where
         Axes of the whole that the tensor's run along.
     """
 
@@ -71,20 +71,11 @@ class Vector:
 
 @dataclass(frozen=True)
 class Standardized:
-    """``(x - mean(x)) / sqrt(variance(x) + epsilon) * scale + shift``, or without the means.
+    """``(x - mean(x)) / sqrt(variance(x) + epsilon) * scale + shift``, or without the means."""
 
-    Attributes
-    ----------
-    spread : Spread
-        Of ``x``.
-    axes : tuple of int
-        Of the root, over which means are taken.
-    scale, shift : Vector or None
-        None for 1 and for 0.
-    """
-
-    spread: Spread
-    axes: tuple[int, ...]
+    spread: Spread  # of ``x``
+    axes: tuple[int, ...]  # of the root, over which means are taken
+    # None for 1 and for 0.
     scale: Vector | None
     shift: Vector | None
 
@@ -218,17 +209,17 @@ class Spread:
 
     Attributes
     ----------
-    var : relax.Var
+    var
         Which is this.
     x : ir.Expr
         What the spread is of.
-    is_centred : bool
+    is_centred
         Whether it is the mean of the squared deviations from the mean, or that of the squares.
-    axes : tuple of int
+    axes
         Of ``x``, over which means are taken.
-    along : Axes
+    along
         Of ``x``, that those of ``var`` run along.
-    factor, epsilon : float
+    factor, epsilon
         Numbers.
     """
 

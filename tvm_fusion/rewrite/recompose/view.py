@@ -29,23 +29,12 @@ _LARGE = 1 << 16  # elements of a constant that is not looked through for being 
 
 @dataclass(frozen=True)
 class Reduction:
-    """A reduction over some axes.
+    """A reduction over some axes."""
 
-    Attributes
-    ----------
-    kind : str
-        ``sum``, ``mean``, ``max``, ``min``, ``prod``, ``variance`` or ``std``.
-    source : ir.Expr
-        What is reduced.
-    axes : tuple of int
-        In order, counted from the front.
-    kept : tuple of int or None
-        Per axis of the result the axis of the source; None where the source's axis is reduced.
-    """
-
-    kind: str
-    source: ir.Expr
-    axes: tuple[int, ...]
+    kind: str  # ``sum``, ``mean``, ``max``, ``min``, ``prod``, ``variance`` or ``std``
+    source: ir.Expr  # what is reduced
+    axes: tuple[int, ...]  # in order, counted from the front
+    # Per axis of the result the axis of the source; None where the source's axis is reduced.
     kept: tuple[int | None, ...]
 
     @property
@@ -63,7 +52,7 @@ class View:
 
     Parameters
     ----------
-    func : relax.Function
+    func
         Not rewritten while the view is in use.
 
     Attributes
@@ -117,7 +106,7 @@ class View:
 
         Parameters
         ----------
-        *names : str
+        *names
             Without ``relax.``, such as ``nn.softmax``.
         """
         value = self.value(expr)

@@ -16,7 +16,7 @@ from ...core.names.source import names_of, sources_of
 from ...ecg.properties import properties_of
 from ...ecg.record import describe
 from ..egraph.changes import Change, Gain
-from ..egraph.egraph import EGraph
+from ..egraph.graph import EGraph
 from ..egraph.head import Head, Heads, is_tensor
 from ..egraph.law import Law
 from ..egraph.pattern import Apply, Number, Pattern, Tensor
@@ -29,25 +29,14 @@ _SECONDS = 5.0  # of one change; a form not reached in time is told with the law
 
 @dataclass(frozen=True)
 class Account:
-    """What a change was, and by whom.
+    """What a change was, and by whom."""
 
-    Attributes
-    ----------
-    laws : tuple of str
-        As :class:`tvm_fusion.rewrite.egraph.changes.Change` says.
-    before, after : str
-        The parts that differ.
-    place : Term
-        The first of them, as it was.
-    is_replayed : bool
-        Whether the laws alone were seen to reach the form.
-    """
-
-    laws: tuple[str, ...]
+    laws: tuple[str, ...]  # as :class:`tvm_fusion.rewrite.egraph.changes.Change` says
+    # The parts that differ.
     before: str
     after: str
-    place: Term
-    is_replayed: bool
+    place: Term  # the first of them, as it was
+    is_replayed: bool  # whether the laws alone were seen to reach the form
 
 
 class Accountant:
@@ -66,7 +55,7 @@ class Accountant:
 
         Parameters
         ----------
-        named : sequence of str
+        named
             Laws that wrote operators of the second one: a first guess, as a law may have written
             an operator that others would have written, too.
         """
@@ -201,9 +190,9 @@ def differences(
 
     Parameters
     ----------
-    before, after : sequence of Term
+    before, after
         Forms of the same values.
-    classes : Mapping of int to int
+    classes
         What each number is equal to: two operators are the same only if what they read is equal,
         operand by operand.
 

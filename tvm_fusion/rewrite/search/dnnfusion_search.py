@@ -18,13 +18,13 @@ import tvm
 from tvm.ir.transform import PassContext
 
 from ...core.current_target import current_target
-from ..egraph.egraph import EGraph
+from ..egraph.facts.weights import operations, total
+from ..egraph.graph import EGraph
 from ..egraph.head import Heads
 from ..egraph.law import Law
 from ..egraph.regions import Region
 from ..egraph.saturate import Use
 from ..egraph.terms import Term
-from ..egraph.weights import operations, total
 from ..nonfinite import NonFinite
 from .dnnfusion_rules import PUBLISHED
 from .search import Found, Searcher, rewrite_regions
@@ -43,11 +43,11 @@ def greedy(
 
     Parameters
     ----------
-    laws : sequence of Law
+    laws
         Applied forwards and backwards, one at a time.
-    count : callable
+    count
         Counts the operations of terms.
-    told : sequence of NonFinite, optional
+    told
         Which non-finite values of the terms are told from numbers.
 
     Returns

@@ -2,21 +2,191 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from math import prod
+from typing import Any, TypeAlias
 
 import tvm
-from tvm import relax
+import tvm_ffi
+from tvm import ir, relax
+from tvm.ir import GenericConst
 from tvm.ir.transform import Pass
 from tvm.target import Target
 
 from ...core.decisions import Decision, record, recording
 from ...core.names.source import names_of, sources_of
 from ...errors import UserError
+from ...frontend.normalize.engine import op_name
 from ...fusion.estimate import Estimator, RegionCost
 from ..egraph.changes import Gain, noting
-from .surroundings import Blocks, surroundings
+from ..egraph.facts.weights import REDUCTIONS
+
+MOST = (12, 32)  # operators in front of a place and behind it: planning takes its time
+_SMALL = 16  # elements of a constant that tell places apart
+
+_ANCHORS = frozenset(
+    f"relax.{name}"
+    for name in (
+        *("matmul", "einsum", "nn.attention", "nn.layer_norm", "nn.rms_norm", "nn.group_norm"),
+        *("nn.softmax", "nn.log_softmax", *REDUCTIONS),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Operators around some bindings, up to the next products and reductions, with these."""
+
+    mod: tvm.IRModule  # them as the function ``main``
+    site: tuple[relax.Var, ...]  # what stands for the variables of the place there
+    key: Hashable  # equal for places that differ in the elements of large constants at most
+
+
+class Dataflow:
+    """The bindings of a dataflow block, by the hashes of their variables.
+
+    Attributes
+    ----------
+    bindings : dict of int to Binding
+        In order.
+    readers : dict of int to list of int
+        Which bindings read a variable.
+    members : set of int
+        Those that can be cut out.
+    """
+
+    def __init__(self, block: relax.DataflowBlock) -> None:
+        self.bindings = {hash(b.var): b for b in block.bindings}
+        self.members = {var for var, b in self.bindings.items() if _is_plain(b)}
+        self.readers: dict[int, list[int]] = defaultdict(list)
+        for reader, binding in self.bindings.items():
+            for var in _before(binding):
+                self.readers[var].append(reader)
+
+
+class Blocks:
+    """Dataflow blocks of functions in which places are looked at: each is read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[relax.DataflowBlock, Dataflow] = {}
+
+    def of(self, func: relax.Function) -> Iterator[Dataflow]:
+        """Yield those of a function."""
+        for block in func.body.blocks:
+            if isinstance(block, relax.DataflowBlock):
+                if block not in self._known:
+                    self._known[block] = Dataflow(block)
+                yield self._known[block]
+
+
+def surroundings(
+    func: relax.Function, site: Sequence[relax.Var], blocks: Blocks | None = None
+) -> Surroundings | None:
+    """Cut out what is around a place; None where it is not in one dataflow block.
+
+    Parameters
+    ----------
+    site
+        What is computed there.
+    blocks
+        Those that were read before.
+    """
+    wanted = {hash(var) for var in site}
+    for flow in (blocks or Blocks()).of(func):
+        if wanted <= flow.members:
+            return _cut(flow, site)
+    return None
+
+
+def is_anchor(value: Any) -> bool:
+    """Whether a value is a product, a convolution or a reduction, whose kernel others join."""
+    name = op_name(value)
+    return name in _ANCHORS or name.startswith("relax.nn.conv") or "_pool" in name
+
+
+def _is_plain(binding: relax.Binding) -> bool:
+    value = binding.value
+    if isinstance(value, relax.Call):
+        return isinstance(binding, relax.VarBinding) and isinstance(value.op, ir.Op)
+    return isinstance(value, relax.Tuple | relax.TupleGetItem)
+
+
+def _cut(flow: Dataflow, site: Sequence[relax.Var]) -> Surroundings:
+    bindings, readers, members = flow.bindings, flow.readers, flow.members
+    kept = dict.fromkeys(map(hash, site))
+    # A copy reads what products compute: what these read may be its pieces.
+    back = 1 if all(is_anchor(bindings[v].value) for v in kept) else 2
+    ways = ((back, _before), (1, lambda b: readers[hash(b.var)]))
+    for most, (passed, follow) in zip(MOST, ways, strict=True):
+        most += len(kept)
+        frontier = deque((var, passed) for var in map(hash, site))
+        while frontier and len(kept) < most:
+            var, left = frontier.popleft()
+            for other in follow(bindings[var]):
+                rest = left - (other in members and is_anchor(bindings[other].value))
+                if other in members and other not in kept:
+                    kept[other] = None
+                    if rest > 0:
+                        frontier.append((other, rest))
+    inside = [b for var, b in bindings.items() if var in kept]
+    leaving = {v for v in kept if any(r not in kept for r in readers[v])}
+    leaving |= {hash(b.var) for b in inside if not isinstance(b.var, relax.DataflowVar)}
+    leaving |= {v for v in kept if not readers[v]}
+    return _function(inside, leaving, site)
+
+
+def _before(binding: relax.VarBinding) -> list[int]:
+    return [hash(v) for v in relax.analysis.free_vars(binding.value)]
+
+
+def _function(
+    inside: list[relax.VarBinding], leaving: set[int], site: Sequence[relax.Var]
+) -> Surroundings:
+    """Write bindings as a function; what is read and not bound among them are its parameters."""
+    new: dict[int, relax.Var] = {}
+    for binding in inside:
+        var = binding.var
+        make = relax.Var if hash(var) in leaving else relax.DataflowVar
+        new[hash(var)] = make(var.name, var.ty)
+    params: list[relax.Var] = []
+    for binding in inside:
+        for var in relax.analysis.free_vars(binding.value):
+            if hash(var) not in new:
+                new[hash(var)] = relax.Var(var.name, var.ty)
+                params.append(new[hash(var)])
+    symbols = {s for p in params for s in relax.analysis.free_symbolic_vars(p)}
+    if symbols:  # which no parameter need have as an extent
+        params.append(relax.Var("extents", relax.ShapeType(sorted(symbols, key=str))))
+    values = [_mapped(b.value, relax.Var, lambda v: new.get(hash(v), v)) for b in inside]
+    bound = [new[hash(b.var)] for b in inside]
+
+    def module(params: list[relax.Var], values: Sequence[relax.Expr]) -> tvm.IRModule:
+        made = list(map(relax.VarBinding, bound, values))
+        results = [new[hash(b.var)] for b in inside if hash(b.var) in leaving]
+        body = relax.SeqExpr([relax.DataflowBlock(made)], relax.Tuple(results))
+        func = relax.Function(params, body, relax.TupleType([v.ty for v in results]))
+        mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+        return relax.transform.Normalize()(mod)
+
+    large: dict[int, relax.Var] = {}
+    alike = [_mapped(v, GenericConst, lambda c: _aside(c, large)) for v in values]
+    key = tvm_ffi.structural_hash(module([*params, *large.values()], alike)["main"], True)
+    places = [i for i, b in enumerate(inside) if b.var in site]
+    site = [new[hash(v)] for v in site]
+    return Surroundings(module(params, values), tuple(site), (key, *places))
+
+
+def _mapped(expr: relax.Expr, kind: type, change: Callable[[Any], Any]) -> relax.Expr:
+    return tvm_ffi.structural_map(expr, (kind, change), order="post")
+
+
+def _aside(const: GenericConst, large: dict[int, relax.Var]) -> relax.Expr:
+    """Put a variable in the place of a constant of many elements, the same one for the same."""
+    if not hasattr(const.value, "shape") or prod(const.value.shape) <= _SMALL:
+        return const
+    return large.setdefault(hash(const), relax.Var("constant", const.ty))
 
 
 @dataclass(frozen=True)
@@ -49,7 +219,7 @@ class Judge:
 
     Parameters
     ----------
-    target : Target
+    target
         What kernels are for.
     """
 
@@ -64,7 +234,7 @@ class Judge:
 
         Parameters
         ----------
-        make : callable
+        make
             Makes the pass that asks what it is given about every place.
         """
         is_refused = False

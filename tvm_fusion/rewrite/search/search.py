@@ -20,16 +20,16 @@ from ...core.progress import steps
 from ...core.untouched import is_rewritable
 from ...fusion.estimate import Estimator, RegionCost
 from ..egraph.changes import Gain, is_noting, note, note_uses
-from ..egraph.egraph import EGraph
 from ..egraph.emit import Emitter, function_of
 from ..egraph.extract import extract
+from ..egraph.facts.weights import outline, total
+from ..egraph.graph import EGraph
 from ..egraph.head import Heads
 from ..egraph.law import Law
 from ..egraph.pattern import operators_in
 from ..egraph.regions import Region, regions
 from ..egraph.saturate import Limits, Use, saturate
 from ..egraph.terms import Numbering, Term, structure, subterms
-from ..egraph.weights import outline, total
 from ..nonfinite import NONE, NonFinite
 from ..readers import Readers
 from .attribution import Account, Accountant, change_of, variable_of
@@ -40,26 +40,16 @@ HEAVIER = 1  # how many forms with more work than the region has the planner is 
 
 @dataclass(frozen=True)
 class Found:
-    """What a search came to.
+    """What a search came to."""
 
-    Attributes
-    ----------
-    before, after : tuple of Term
-        Outputs of the region; the same object if nothing is cheaper.
-    cost_before, cost_after : RegionCost or None
-        By the planner, who is not asked where there is one form only.
-    laws : tuple of str
-        That wrote the new form.
-    limit : str or None
-        Which limit ended the search.
-    """
-
+    # Outputs of the region; the same object if nothing is cheaper.
     before: tuple[Term, ...]
     after: tuple[Term, ...]
+    # By the planner, who is not asked where there is one form only.
     cost_before: RegionCost | None = None
     cost_after: RegionCost | None = None
-    laws: tuple[str, ...] = ()
-    limit: str | None = None
+    laws: tuple[str, ...] = ()  # that wrote the new form
+    limit: str | None = None  # which limit ended the search
 
     @property
     def gain_us(self) -> float:
@@ -80,7 +70,7 @@ class Searcher:
 
     Parameters
     ----------
-    target : Target
+    target
         What the planner makes kernels for.
     """
 
@@ -103,7 +93,7 @@ class Searcher:
 
         Parameters
         ----------
-        told : Mapping of int to NonFinite, optional
+        told
             Which non-finite values of the function's variables are told from numbers.
         """
         before = region.terms(self.heads)

@@ -58,9 +58,9 @@ class Whole:
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Before the first step.
-    target : Target
+    target
         What kernels are for.
     """
 
@@ -78,9 +78,9 @@ class Whole:
 
         Parameters
         ----------
-        name : str
+        name
             For the decision that tells why the step was not taken.
-        changes : iterable of Pass
+        changes
             Ways to take it; of equally cheap ones the first is taken.
         """
         best: _Way | None = None

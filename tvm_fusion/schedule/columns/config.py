@@ -18,18 +18,10 @@ ASSUMED_SM_COUNT = 80  # of a GPU whose number of multiprocessors is not known
 
 @dataclass(frozen=True)
 class ColumnConfig:
-    """Configuration of a column reduction.
+    """Configuration of a column reduction."""
 
-    Attributes
-    ----------
-    threads : int
-        Of a column, a power of two.
-    vectors : int
-        Neighbouring vectors of a block.
-    """
-
-    threads: int
-    vectors: int
+    threads: int  # of a column, a power of two
+    vectors: int  # neighbouring vectors of a block
 
 
 def narrowed(view: ColumnReduction, device: Device) -> ColumnReduction:

@@ -27,37 +27,18 @@ _COMBINERS = (tirx.Add, tirx.Max, tirx.Min)
 
 @dataclass(frozen=True, eq=False)
 class ColumnReduction:
-    """A reduction whose inputs are contiguous along a kept axis, then results.
-
-    Attributes
-    ----------
-    batch : tuple of Axis
-        Kept axes but the columns.
-    k : Axis
-        Columns: contiguous in memory.
-    term : PrimExpr
-        What is combined, over all axes.
-    combine : type
-        ``tirx.Add``, ``tirx.Max`` or ``tirx.Min``.
-    total : Var
-        Stands for the reduction in results.
-    results : tuple of Result
-        Maps of it.
-    elements : tuple of Result
-        Maps of what is combined, over the same axes: outputs as large as the inputs.
-    lanes : int
-        Columns of a vector.
-    """
+    """A reduction whose inputs are contiguous along a kept axis, then results."""
 
     stage: Stage
-    batch: tuple[Axis, ...]
-    k: Axis
-    term: ir.Expr
-    combine: type
-    total: ir.Var
-    results: tuple[Result, ...]
+    batch: tuple[Axis, ...]  # kept axes but the columns
+    k: Axis  # columns: contiguous in memory
+    term: ir.Expr  # what is combined, over all axes
+    combine: type  # ``tirx.Add``, ``tirx.Max`` or ``tirx.Min``
+    total: ir.Var  # stands for the reduction in results
+    results: tuple[Result, ...]  # maps of it
+    # Maps of what is combined, over the same axes: outputs as large as the inputs.
     elements: tuple[Result, ...]
-    lanes: int
+    lanes: int  # columns of a vector
 
     @property
     def dtype(self) -> str:
@@ -87,7 +68,7 @@ def column_reduction(program: Program, stages: Sequence[Stage]) -> ColumnReducti
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         Its stages, internal maps inlined.
     """
     found = [s for s in stages if not s.is_map]

@@ -27,33 +27,19 @@ from .window import WindowTerm, window_reduction_gpu, window_term
 
 @dataclass(frozen=True, eq=False)
 class ColumnDetails:
-    """What a claim of many terms remembers until its kernels are made.
-
-    Attributes
-    ----------
-    config : ColumnConfig
-        Of one launch.
-    split : SplitColumns or None
-        Of two launches, where terms are split among blocks.
-    """
+    """What a claim of many terms remembers until its kernels are made."""
 
     view: ColumnReduction
-    config: ColumnConfig
-    split: SplitColumns | None
+    config: ColumnConfig  # of one launch
+    split: SplitColumns | None  # of two launches, where terms are split among blocks
 
 
 @dataclass(frozen=True, eq=False)
 class WindowDetails:
-    """What a claim of few terms remembers until its kernel is made.
-
-    Attributes
-    ----------
-    term : WindowTerm
-        What one thread combines.
-    """
+    """What a claim of few terms remembers until its kernel is made."""
 
     view: ColumnReduction
-    term: WindowTerm
+    term: WindowTerm  # what one thread combines
 
 
 class ColumnReductions(Template):

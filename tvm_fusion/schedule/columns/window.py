@@ -43,18 +43,11 @@ THREADS = 128  # of a block
 
 @dataclass(frozen=True)
 class WindowTerm:
-    """A term of a reduction over vectors that are loaded.
+    """A term of a reduction over vectors that are loaded."""
 
-    Attributes
-    ----------
-    value : Expr
-        The term, over variables.
-    reads : list of (Var, Expr)
-        Of each variable a load, or one under a condition that is the same for all columns of a
-        vector.
-    """
-
-    value: ir.Expr
+    value: ir.Expr  # the term, over variables
+    # Of each variable a load, or one under a condition that is the same for all columns of a
+    # vector.
     reads: list[tuple[ir.Var, ir.Expr]]
 
 
@@ -87,7 +80,7 @@ def window_reduction_gpu(
 
     Parameters
     ----------
-    view : ColumnReduction
+    view
         The reduction, of few terms.
     """
     extents = [*(a.extent for a in view.batch), index((constant(view.k.extent) or 1) // view.lanes)]

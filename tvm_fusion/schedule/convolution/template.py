@@ -73,21 +73,11 @@ AnyConfig = ConvConfig | DepthwiseConfig | WinogradConfig
 
 @dataclass(frozen=True, eq=False)
 class ConvDetails:
-    """What a claim remembers until its kernel is made.
+    """What a claim remembers until its kernel is made."""
 
-    Attributes
-    ----------
-    problem : ConvProblem
-        The convolution.
-    config : ConvConfig, TileConvConfig, DepthwiseConfig or WinogradConfig
-        How it is computed.
-    tiles : TileConv, optional
-        What tile registers compute.
-    """
-
-    problem: ConvProblem
-    config: AnyConfig
-    tiles: TileConv | None = None
+    problem: ConvProblem  # the convolution
+    config: AnyConfig  # how it is computed
+    tiles: TileConv | None = None  # what tile registers compute
 
 
 class CpuConvolution(Template):

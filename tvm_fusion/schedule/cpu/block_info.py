@@ -13,28 +13,15 @@ MAX_INLINED_NODES = 256  # expression nodes after inlining; diamonds would grow 
 
 @dataclass(frozen=True)
 class BlockInfo:
-    """A block ``write[...] = f(reads[...])`` whose loops correspond one to one to its iterators.
+    """A block ``write[...] = f(reads[...])`` whose loops correspond one to one to its iterators."""
 
-    Attributes
-    ----------
-    spatial, reduce : tuple of int
-        Positions of the data-parallel and of the reduction iterators.
-    variables : tuple of Var
-        The iterators' variables.
-    extents : tuple of (int or None)
-        The iterators' extents; ``None`` where symbolic.
-    write : tirx.BufferStore
-        The block's only store.
-    reads : tuple of TensorLoad
-        Every load of the value, without those of the written buffer.
-    """
-
+    # Positions of the data-parallel and of the reduction iterators.
     spatial: tuple[int, ...]
     reduce: tuple[int, ...]
-    variables: tuple[ir.Var, ...]
-    extents: tuple[int | None, ...]
-    write: tirx.BufferStore
-    reads: tuple[ir.TensorLoad, ...]
+    variables: tuple[ir.Var, ...]  # the iterators' variables
+    extents: tuple[int | None, ...]  # the iterators' extents; ``None`` where symbolic
+    write: tirx.BufferStore  # the block's only store
+    reads: tuple[ir.TensorLoad, ...]  # every load of the value, without those of the written buffer
 
     @property
     def is_map(self) -> bool:

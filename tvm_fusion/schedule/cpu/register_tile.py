@@ -25,18 +25,10 @@ Element = Callable[[ir.Expr, ir.Expr], ir.Expr]
 
 @dataclass(frozen=True)
 class VectorUnit:
-    """Vector registers of a CPU.
+    """Vector registers of a CPU."""
 
-    Attributes
-    ----------
-    lanes : int
-        float32 elements of a register.
-    registers : int
-        Their number.
-    """
-
-    lanes: int
-    registers: int
+    lanes: int  # float32 elements of a register
+    registers: int  # their number
 
     @classmethod
     def of(cls, cpu: Device | Target) -> VectorUnit:
@@ -71,13 +63,13 @@ def accumulate(
 
     Parameters
     ----------
-    sums : Var
+    sums
         A buffer of rows by columns in registers (scope ``local``), both constant.
-    left : callable
+    left
         Gives an element of A: loaded once, broadcast to the row.
-    right : callable
+    right
         Gives an element of B; adjacent columns are contiguous in memory.
-    prefetched : callable, optional
+    prefetched
         Gives an element to prefetch in step ``k``, or ``None``.
     """
 

@@ -49,7 +49,7 @@ def schedule_cpu(
 
     Parameters
     ----------
-    vectors : int
+    vectors
         Vector registers of the innermost loop of nests that are no contractions. LLVM takes up to
         0.3 s for 4 of them that gather elements, a tenth of that for one.
 

@@ -39,26 +39,14 @@ TileOf = Callable[[int, int], TileAddress]  # by row and column of tiles
 
 @dataclass(frozen=True)
 class TileBlock:
-    """A block of C in tile registers: C's tiles row by row, then A's, then B's.
+    """A block of C in tile registers: C's tiles row by row, then A's, then B's."""
 
-    Attributes
-    ----------
-    row : Instruction
-        That multiplies tiles.
-    heights : tuple of (int or PrimExpr)
-        Rows of each row of tiles, at most 16; of the same block elsewhere they may be fewer.
-    columns : int
-        Columns of tiles, of 16 columns each.
-    words : int
-        Words of 4 bytes of K in a step, at most 16.
-    used : (int, int), optional
-        How many rows and columns of tiles are computed, the first ones; all by default.
-    """
-
-    row: Instruction
+    row: Instruction  # that multiplies tiles
+    # Rows of each row of tiles, at most 16; of the same block elsewhere they may be fewer.
     heights: tuple[ir.Expr | int, ...]
-    columns: int
-    words: int = TILE_ROW_BYTES // WORD_BYTES
+    columns: int  # columns of tiles, of 16 columns each
+    words: int = TILE_ROW_BYTES // WORD_BYTES  # words of 4 bytes of K in a step, at most 16
+    # How many rows and columns of tiles are computed, the first ones; all by default.
     used: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
@@ -102,13 +90,13 @@ class TileBlock:
 
         Parameters
         ----------
-        a : callable
+        a
             Tile of A of a row of tiles in a step.
-        b : callable
+        b
             Tile of B of a column of tiles in a step, in VNNI order.
-        prefetched : callable, optional
+        prefetched
             What to prefetch in a step.
-        streams : bool
+        streams
             Whether A is not read again before the level-1 cache is full of it, while B is.
         """
 

@@ -17,7 +17,7 @@ def transposed(rows: Sequence[ir.Expr], store: Callable[[int, ir.Expr], tirx.Stm
 
     Parameters
     ----------
-    rows : sequence of PrimExpr
+    rows
         As many vectors as one has lanes, which is a power of two.
     """
     lanes = len(rows)

@@ -28,9 +28,9 @@ def aligned_width(space: IterationSpace, place: ir.Expr, axis: Axis, size: int) 
 
     Parameters
     ----------
-    place : PrimExpr
+    place
         Position of an element, in elements; contiguous along the axis.
-    size : int
+    size
         Bytes of an element.
     """
     steps = [step_of(space, place, a) for a in space.axes if a is not axis]

@@ -19,7 +19,7 @@ from ...core.tir.loops import constant, index
 from ...ecg.work import at
 from ...program.stage import Axis, Stage
 from ..gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES, VECTOR_TYPES
-from ..gpu.warp import LANES
+from ..gpu.threads.warp import LANES
 from ..index.address import offset, same, stride
 from ..index.estimate import operations
 from .alignment import WORD, aligned_width, have_same_alignment, overlap_of, shift_of, step_of
@@ -46,27 +46,16 @@ MAX_REGISTERS = 32
 
 @dataclass(frozen=True)
 class PointConfig:
-    """A thread for each point of an iteration space.
+    """A thread for each point of an iteration space."""
 
-    Attributes
-    ----------
-    space : IterationSpace
-        What is computed.
-    """
-
-    space: IterationSpace
+    space: IterationSpace  # what is computed
 
 
 @dataclass(frozen=True, eq=False)
 class ElementwiseGpuConfig:
-    """Configuration of an elementwise kernel: decided by the claim, consumed by its emission.
+    """Configuration of an elementwise kernel: decided by the claim, consumed by its emission."""
 
-    Attributes
-    ----------
-    ranges : tuple of TransposeConfig, VectorConfig or PointConfig
-        For each iteration space, how its own range of blocks computes it.
-    """
-
+    # For each iteration space, how its own range of blocks computes it.
     ranges: tuple[TransposeConfig | VectorConfig | PointConfig, ...]
 
     @property
@@ -100,9 +89,9 @@ def elementwise_gpu_config(
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         Maps, those that are internal inlined but for ``kept``.
-    kept : frozenset of Var
+    kept
         Internal maps that live in registers.
     """
     ranges: list[TransposeConfig | VectorConfig | PointConfig] = []
@@ -197,7 +186,7 @@ def transpose_config(
 
     Parameters
     ----------
-    shared_bytes : int
+    shared_bytes
         Shared memory that is left.
     """
     across = space.transposed_axis()

@@ -48,32 +48,15 @@ CHUNKS, TILES = (1024, CHUNK, 16384), (8, TILE, 32)
 
 @dataclass(frozen=True, eq=False)
 class ElementwiseCpuConfig:
-    """Configuration of an elementwise kernel: decided by the claim, consumed by its emission.
+    """Configuration of an elementwise kernel: decided by the claim, consumed by its emission."""
 
-    Attributes
-    ----------
-    stages : tuple of Stage
-        Maps, those that are internal inlined but for ``kept``.
-    kept : frozenset of Var
-        Internal maps that live in registers.
-    lanes : int
-        Elements of the widest vectors.
-    has_blocks : bool
-        Whether channels are blocks in memory: vectors run through several blocks.
-    chunk : int
-        Elements of a long row that one task computes.
-    tile : int
-        Rows and columns of a tile of a transposed load.
-    is_parallel : bool or None
-        Whether the work is worth waking other threads; ``None``: the emission counts it.
-    """
-
-    stages: tuple[Stage, ...]
-    kept: frozenset[ir.Var]
-    lanes: int
-    has_blocks: bool
-    chunk: int
-    tile: int
+    stages: tuple[Stage, ...]  # maps, those that are internal inlined but for ``kept``
+    kept: frozenset[ir.Var]  # internal maps that live in registers
+    lanes: int  # elements of the widest vectors
+    has_blocks: bool  # whether channels are blocks in memory: vectors run through several blocks
+    chunk: int  # elements of a long row that one task computes
+    tile: int  # rows and columns of a tile of a transposed load
+    # Whether the work is worth waking other threads; ``None``: the emission counts it.
     is_parallel: bool | None = None
 
     @classmethod

@@ -31,8 +31,7 @@ from ...program.program import Program
 from .config_gpu import ElementwiseGpuConfig, PointConfig
 from .iteration_space import IterationSpace
 from .transpose_config import TransposeConfig
-from .transpose_load_gpu import load_tiles
-from .transpose_store_gpu import store_tiles
+from .transposes_gpu import load_tiles, store_tiles
 from .vectors_gpu import VectorConfig, compute
 
 THREADS = 256
@@ -41,24 +40,12 @@ Work = Callable[[ir.Expr, ir.Expr], tirx.Stmt]
 
 @dataclass(frozen=True)
 class BlockRange:
-    """A range of blocks.
+    """A range of blocks."""
 
-    Attributes
-    ----------
-    blocks : PrimExpr
-        Their number.
-    finish : callable
-        From the number of the block and of the thread to the statement of that thread.
-    prepare : callable, optional
-        The same, before the barrier.
-    shared : tuple of Var
-        Buffers in shared memory.
-    """
-
-    blocks: ir.Expr
-    finish: Work
-    prepare: Work | None = None
-    shared: tuple[ir.Var, ...] = ()
+    blocks: ir.Expr  # their number
+    finish: Work  # from the number of the block and of the thread to the statement of that thread
+    prepare: Work | None = None  # the same, before the barrier
+    shared: tuple[ir.Var, ...] = ()  # buffers in shared memory
 
 
 def elementwise_gpu(program: Program, config: ElementwiseGpuConfig) -> tirx.PrimFunc:

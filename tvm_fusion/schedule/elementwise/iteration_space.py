@@ -49,9 +49,9 @@ class Store:
 
         Parameters
         ----------
-        files : Mapping of Var to Var
+        files
             Registers, one element for each lane, instead of buffers.
-        lane : PrimExpr, optional
+        lane
             Element of the registers; the first when omitted.
         """
         slot = [index(0) if lane is None else lane]
@@ -68,20 +68,11 @@ class Store:
 
 @dataclass(frozen=True)
 class IterationSpace:
-    """Stores over the same axes; along the last axis the first output is contiguous.
+    """Stores over the same axes; along the last axis the first output is contiguous."""
 
-    Attributes
-    ----------
-    axes : tuple of Axis
-        None has extent 1; no two neighbours are contiguous as one.
-    stores : tuple of Store
-        In order.
-    registers : frozenset of Var
-        Stored buffers that are read at the same point only, so they live in registers.
-    """
-
-    axes: tuple[Axis, ...]
-    stores: tuple[Store, ...]
+    axes: tuple[Axis, ...]  # none has extent 1; no two neighbours are contiguous as one
+    stores: tuple[Store, ...]  # in order
+    # Stored buffers that are read at the same point only, so they live in registers.
     registers: frozenset[ir.Var]
 
     @cached_property

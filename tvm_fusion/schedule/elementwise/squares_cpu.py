@@ -97,9 +97,9 @@ class Squares:
 
     Parameters
     ----------
-    tiled : int
+    tiled
         The axis along which the load is contiguous.
-    side : int
+    side
         Rows and columns of a square.
 
     Attributes
@@ -126,7 +126,7 @@ class Squares:
         ----------
         places : Mapping of Var to PrimExpr
             The first point of the first row.
-        widest : int
+        widest
             Elements of the widest vector.
         """
         (store,) = self._space.stores

@@ -29,15 +29,9 @@ TASK = 4096  # elements of one CPU task, roughly
 
 @dataclass(frozen=True, eq=False)
 class ElementwiseDetails:
-    """What a claim remembers until its kernel is made.
+    """What a claim remembers until its kernel is made."""
 
-    Attributes
-    ----------
-    config : ElementwiseGpuConfig or ElementwiseCpuConfig
-        Of a GPU, or of a CPU.
-    """
-
-    config: ElementwiseGpuConfig | ElementwiseCpuConfig
+    config: ElementwiseGpuConfig | ElementwiseCpuConfig  # of a GPU, or of a CPU
 
 
 class Elementwise(Template):

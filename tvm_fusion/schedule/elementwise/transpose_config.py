@@ -46,56 +46,29 @@ MAX_WASTE = 20  # at most one in so many tiles may be behind the end
 
 @dataclass(frozen=True)
 class TransposeTile:
-    """The tile of a block, and a thread of it.
+    """The tile of a block, and a thread of it."""
 
-    Attributes
-    ----------
-    rest : list of PrimExpr
-        Position along the other axes.
-    row, column : PrimExpr
-        The first result of the tile.
-    thread : PrimExpr
-        Number of the thread.
-    """
-
-    rest: list[ir.Expr]
+    rest: list[ir.Expr]  # position along the other axes
+    # The first result of the tile.
     row: ir.Expr
     column: ir.Expr
-    thread: ir.Expr
+    thread: ir.Expr  # number of the thread
 
 
 @dataclass(frozen=True)
 class TransposeConfig:
-    """The tiles of an iteration space with transposed loads.
-
-    Attributes
-    ----------
-    across : int
-        The axis along which the transposed loads are contiguous.
-    transposed : tuple of GuardedLoad
-        Loads that go through shared memory.
-    straight : tuple of TensorLoad
-        Vectorized loads along the last axis; other elements are loaded one by one.
-    width : int
-        Elements of a vector of results.
-    per_word : int
-        Elements of a word.
-    words : int
-        Words of a row of the tile: 32, fewer or more where an axis is short.
-    shift : int
-        Results by which rows of a tile may begin earlier, aligned to a sector.
-    overlaps : tuple of int
-        For each transposed load, elements by which its vectors may begin earlier.
-    """
+    """The tiles of an iteration space with transposed loads."""
 
     space: IterationSpace
-    across: int
-    transposed: tuple[GuardedLoad, ...]
+    across: int  # the axis along which the transposed loads are contiguous
+    transposed: tuple[GuardedLoad, ...]  # loads that go through shared memory
+    # Vectorized loads along the last axis; other elements are loaded one by one.
     straight: tuple[ir.TensorLoad, ...]
-    width: int
-    per_word: int
-    words: int
-    shift: int
+    width: int  # elements of a vector of results
+    per_word: int  # elements of a word
+    words: int  # words of a row of the tile: 32, fewer or more where an axis is short
+    shift: int  # results by which rows of a tile may begin earlier, aligned to a sector
+    # For each transposed load, elements by which its vectors may begin earlier.
     overlaps: tuple[int, ...]
 
     @property

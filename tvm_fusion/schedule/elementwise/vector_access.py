@@ -38,13 +38,13 @@ class VectorAccess:
 
     Parameters
     ----------
-    buffer : Var
+    buffer
         Of any shape.
-    indices : sequence of Expr
+    indices
         Of an element, over the axes of the iteration space.
-    width : int
+    width
         Elements of the vector.
-    is_aligned : bool
+    is_aligned
         Whether it is the aligned vector that holds the first element, at any offset in its row,
         which begins before the element where that is not aligned.
     """
@@ -130,7 +130,7 @@ class VectorStores:
 
     Parameters
     ----------
-    is_aligned : bool
+    is_aligned
         Whether they are aligned vectors of the outputs, at any offset in their rows.
     """
 
@@ -165,9 +165,9 @@ class VectorStores:
 
         Parameters
         ----------
-        loaded : callable
+        loaded
             Lists the loads of a lane that are in registers already, with these.
-        point, place : callable
+        point, place
             Return a lane's position for the computation, and in a form in which TVM proves that
             lanes are contiguous.
         """

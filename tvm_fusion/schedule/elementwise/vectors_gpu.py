@@ -46,25 +46,15 @@ MAX_VECTORS = 4
 
 @dataclass(frozen=True)
 class VectorConfig:
-    """The vectors of an iteration space.
+    """The vectors of an iteration space."""
 
-    Attributes
-    ----------
-    space : IterationSpace
-        What is computed.
-    width : int
-        Elements of a vector: as many as 16 bytes hold of the widest type. More would not coalesce.
-    is_flat : bool
-        Whether vectors continue from one row into the next, for rows that are not whole vectors; a
-        few elements may remain at the very end.
-    loads : tuple of GuardedLoad
-        Loads of whole vectors; other elements are loaded one by one.
-    """
-
-    space: IterationSpace
+    space: IterationSpace  # what is computed
+    # Elements of a vector: as many as 16 bytes hold of the widest type. More would not coalesce.
     width: int
+    # Whether vectors continue from one row into the next, for rows that are not whole vectors; a
+    # few elements may remain at the very end.
     is_flat: bool
-    loads: tuple[GuardedLoad, ...]
+    loads: tuple[GuardedLoad, ...]  # loads of whole vectors; other elements are loaded one by one
 
     @property
     def extents(self) -> list[ir.Expr]:
@@ -122,7 +112,7 @@ def vectors(space: IterationSpace, is_small: bool = False) -> VectorConfig | Non
 
     Parameters
     ----------
-    is_small : bool
+    is_small
         Whether few points are vectorized, too: there are few threads.
     """
     if not space.axes:
@@ -212,11 +202,11 @@ def compute(
 
     Parameters
     ----------
-    config : VectorConfig
+    config
         The vectors of the iteration space.
-    start : callable
+    start
         From the first, second, ... of a thread's vectors to its number in the grid.
-    count : PrimExpr, optional
+    count
         Number of vectors; omitted where no thread has one behind the last.
     """
     width, each = config.width, config.per_thread

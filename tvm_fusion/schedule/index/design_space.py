@@ -56,7 +56,7 @@ def member(
 
     Parameters
     ----------
-    config : Config
+    config
         Plain data, as ``plain`` writes members.
     """
     wanted = dict(config)
@@ -71,15 +71,10 @@ def member(
 
 @dataclass(frozen=True)
 class Kernels:
-    """Which fields of several classes of configurations a tuner may vary.
+    """Which fields of several classes of configurations a tuner may vary."""
 
-    Attributes
-    ----------
-    fields : mapping of type to (str, tuple of str)
-        By class: what its kernel is called, and its fields of numbers and switches; of a part of
-        a configuration as ``part.field``, which plain data call ``field``.
-    """
-
+    # By class: what its kernel is called, and its fields of numbers and switches; of a part of a
+    # configuration as ``part.field``, which plain data call ``field``.
     fields: Mapping[type, tuple[str, tuple[str, ...]]]
 
     def plain(self, config: Any) -> dict[str, int | str]:

@@ -187,7 +187,7 @@ def traffic(group: Group, stages: tuple[Stage, ...], unread: Container[ir.Var] =
 
     Parameters
     ----------
-    unread : container of Var
+    unread
         Inputs that kernels do not read: constants whose elements they know.
     """
     touched: dict[ir.Var, int] = {}

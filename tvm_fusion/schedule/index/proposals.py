@@ -45,9 +45,9 @@ def reached(
 
     Parameters
     ----------
-    step : callable
+    step
         Such as ``graph.successors``.
-    among : container of Operator
+    among
         Operators that may be visited.
     """
     found = set(start)
@@ -71,9 +71,9 @@ def own_producers(
 
     Parameters
     ----------
-    limit : int
+    limit
         Of the number of producers.
-    accepts : callable
+    accepts
         Whether a producer is included.
     """
     inside = dict.fromkeys(inside)

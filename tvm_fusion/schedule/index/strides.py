@@ -25,10 +25,10 @@ def strided_access_cost(stage: Stage, candidates: Sequence[Axis], branches: bool
 
     Parameters
     ----------
-    candidates : sequence of Axis
+    candidates
         Vectors run along one of these, that with the fewest strided accesses; without any there are
         no vectors.
-    branches : bool
+    branches
         Whether the schedule keeps branches in its loops, on which lanes may diverge.
 
     Returns

@@ -30,9 +30,9 @@ def multiply(row: Instruction, a: ir.Expr, b: ir.Expr, c: ir.Expr) -> ir.Expr:
 
     Parameters
     ----------
-    row : Instruction
+    row
         One of :data:`AMD`.
-    a, b, c : PrimExpr
+    a, b, c
         What a lane holds of each matrix, in the order of the row's registers: a vector, or a scalar
         where that is one element.
     """

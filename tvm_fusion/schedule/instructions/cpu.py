@@ -48,9 +48,9 @@ def multiply(row: Instruction, a: ir.Expr, b: ir.Expr, c: ir.Expr) -> ir.Expr:
 
     Parameters
     ----------
-    row : Instruction
+    row
         A ``dot`` of :data:`CPU`.
-    a, b : PrimExpr
+    a, b
         Vectors of words, int32; A's word is broadcast. Of float32, the numbers themselves.
     """
     if row.kind == "float32":  # TVM lets LLVM contract them

@@ -10,46 +10,29 @@ from .layout import Layout
 
 @dataclass(frozen=True)
 class Instruction:
-    """One matrix instruction, ``D = A * B + C``.
+    """One matrix instruction, ``D = A * B + C``."""
 
-    Attributes
-    ----------
-    family : str
-        As :class:`tvm_fusion.device.model.MatrixInstruction` names it; ``dot`` of a CPU's vectors.
-    name : str
-        How the target's compiler knows it: PTX's instruction, or LLVM's intrinsic. ``{a}``, ``{b}``
-        and ``{n}`` stand for what a use chooses; the emitter beside the rows fills them in.
-    m, n, k : int
-        A is m x k, B is k x n; the largest n of wgmma.
-    a_types, b_types : tuple of str
-        Types of A and of B in memory, in any combination.
-    kind : str
-        Of the types, as :class:`~tvm_fusion.device.model.MatrixInstruction` has it.
-    sums : str
-        Type of C and D.
-    a, c : Layout
-        Where A, and C and D, lie in registers.
-    b : Layout, optional
-        Where B lies; None where the instruction reads it from shared memory alone.
-    from_shared : tuple of str
-        Which of ``a`` and ``b`` it can read from shared memory, as a matrix descriptor tells it.
-    is_mn_major : bool
-        Whether such an operand may be contiguous along M or N, too; otherwise along K alone.
-    """
-
+    # As :class:`tvm_fusion.device.model.MatrixInstruction` names it; ``dot`` of a CPU's vectors.
     family: str
+    # How the target's compiler knows it: PTX's instruction, or LLVM's intrinsic. ``{a}``, ``{b}``
+    # and ``{n}`` stand for what a use chooses; the emitter beside the rows fills them in.
     name: str
+    # A is m x k, B is k x n; the largest n of wgmma.
     m: int
     n: int
     k: int
+    # Types of A and of B in memory, in any combination.
     a_types: tuple[str, ...]
     b_types: tuple[str, ...]
-    kind: str
-    sums: str
+    kind: str  # of the types, as :class:`~tvm_fusion.device.model.MatrixInstruction` has it
+    sums: str  # type of C and D
+    # Where A, and C and D, lie in registers.
     a: Layout
-    b: Layout | None
+    b: Layout | None  # where B lies; None where the instruction reads it from shared memory alone
     c: Layout
+    # Which of ``a`` and ``b`` it can read from shared memory, as a matrix descriptor tells it.
     from_shared: tuple[str, ...] = ()
+    # Whether such an operand may be contiguous along M or N, too; otherwise along K alone.
     is_mn_major: bool = False
 
     def __post_init__(self) -> None:

@@ -34,28 +34,16 @@ _HALF_WAVE = 32
 
 @dataclass(frozen=True)
 class LaneMove:
-    """One instruction, which reads another lane's value.
+    """One instruction, which reads another lane's value."""
 
-    Attributes
-    ----------
-    family : str
-        As :attr:`tvm_fusion.device.Device.lane_moves` names it.
-    control : int
-        Of a DPP instruction (``DPP_CTRL``); 0 of others.
-    mask : int
-        An exchange: lane l reads lane ``l ^ mask``; 0 for a broadcast, and where it stays.
-    block : int
-        A broadcast: lane l reads lane ``l // block * block - 1``; the first block reads 0, of
-        ``permlanex16`` the last lane of the second.
-    shift : int
-        Lane l reads lane ``l - shift`` of its row; the first ones read 0.
-    """
-
-    family: str
-    control: int = 0
+    family: str  # as :attr:`tvm_fusion.device.Device.lane_moves` names it
+    control: int = 0  # of a DPP instruction (``DPP_CTRL``); 0 of others
+    # An exchange: lane l reads lane ``l ^ mask``; 0 for a broadcast, and where it stays.
     mask: int = 0
+    # A broadcast: lane l reads lane ``l // block * block - 1``; the first block reads 0, of
+    # ``permlanex16`` the last lane of the second.
     block: int = 0
-    shift: int = 0
+    shift: int = 0  # lane l reads lane ``l - shift`` of its row; the first ones read 0
 
     def source(self, lane: int) -> int | None:
         """Return the lane that a lane reads; None where it gets 0."""
@@ -127,7 +115,7 @@ def all_reduce_moves(device: Device, lanes: int) -> list[LaneMove] | None:
 
     Parameters
     ----------
-    lanes : int
+    lanes
         How many share a result: a power of two. They begin at a multiple of it.
 
     Returns
@@ -166,7 +154,7 @@ def from_last(device: Device, lanes: int, value: ir.Expr, lane: ir.Expr) -> ir.E
 
     Parameters
     ----------
-    lane : PrimExpr
+    lane
         The lane's number in the wave.
     """
 

@@ -30,14 +30,9 @@ class Digit(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a matrix lies in the registers of lanes.
+    """Where a matrix lies in the registers of lanes."""
 
-    Attributes
-    ----------
-    lanes, registers : tuple of Digit
-        Digits of a lane's number, and of the number of an element among those of a lane.
-    """
-
+    # Digits of a lane's number, and of the number of an element among those of a lane.
     lanes: tuple[Digit, ...]
     registers: tuple[Digit, ...]
 

@@ -50,11 +50,11 @@ def ptx(row: Instruction, a_dtype: str, b_dtype: str, n: int | None = None) -> s
 
     Parameters
     ----------
-    row : Instruction
+    row
         One of :data:`NVIDIA`.
-    a_dtype, b_dtype : str
+    a_dtype, b_dtype
         Types of A and B.
-    n : int, optional
+    n
         Columns of wgmma, where not all.
     """
     return row.name.format(a=OPERAND_TYPES[a_dtype], b=OPERAND_TYPES[b_dtype], n=n or row.n)

@@ -43,33 +43,17 @@ _ROW_BYTES_AT, _ROWS_AT = 16, 48  # where tile 0 is in a configuration: two byte
 
 
 class TileShape(NamedTuple):
-    """The shape of a tile register.
+    """The shape of a tile register."""
 
-    Attributes
-    ----------
-    rows : int or PrimExpr
-        At most 16, at least 1.
-    row_bytes : int or PrimExpr
-        Of a row: at most 64, a multiple of 4.
-    """
-
-    rows: ir.Expr | int
-    row_bytes: ir.Expr | int
+    rows: ir.Expr | int  # at most 16, at least 1
+    row_bytes: ir.Expr | int  # of a row: at most 64, a multiple of 4
 
 
 class TileAddress(NamedTuple):
-    """Where a tile lies in memory.
+    """Where a tile lies in memory."""
 
-    Attributes
-    ----------
-    element : PrimExpr
-        A load of its first element.
-    stride : int or PrimExpr
-        Bytes from one row to the next.
-    """
-
-    element: ir.Expr
-    stride: ir.Expr | int
+    element: ir.Expr  # a load of its first element
+    stride: ir.Expr | int  # bytes from one row to the next
 
 
 def tile_config() -> ir.Var:
@@ -82,7 +66,7 @@ def configure(config: ir.Var, shapes: Sequence[TileShape]) -> tirx.Stmt:
 
     Parameters
     ----------
-    config : Var
+    config
         Of :func:`tile_config`.
     """
 
@@ -126,7 +110,7 @@ def load_tile(tile: int, source: TileAddress, streams: bool = False) -> tirx.Stm
 
     Parameters
     ----------
-    streams : bool
+    streams
         Whether it is not read again soon: the level-1 cache keeps other lines.
     """
     name = "llvm.x86.tileloaddt164" if streams else "llvm.x86.tileloadd64"

@@ -124,9 +124,9 @@ def _relaxed(expr: ir.Expr, left: list[int]) -> ir.Expr:
 
     Parameters
     ----------
-    expr : PrimExpr
+    expr
         Of float32.
-    left : list of int
+    left
         How many functions may still be approximated: one number, counted down.
     """
     if isinstance(expr, tirx.Mul | tirx.Max | tirx.Min):
@@ -349,7 +349,7 @@ def call(name: str, *arguments: ir.Expr) -> ir.Expr:
 
     Parameters
     ----------
-    *arguments : PrimExpr
+    *arguments
         Of float32, as the result.
     """
     text = INSTRUCTIONS + source(name)

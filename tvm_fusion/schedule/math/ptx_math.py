@@ -15,7 +15,7 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.transform import PassContext
 
 from ...core.tir.expressions import call_name
-from ..gpu.half_pairs import constant_pair, fma
+from ..gpu.registers.half_pairs import constant_pair, fma
 from ..instructions.nvidia import HALF_TYPES
 
 _NAME = "tvm_fusion_lop3"

@@ -204,9 +204,9 @@ def vector_math(expr: ir.Expr, lane: ir.Expr | None = None) -> ir.Expr:
 
     Parameters
     ----------
-    expr : Expr
+    expr
         A scalar expression, the value of one lane.
-    lane : Expr, optional
+    lane
         Which lane; any variable may be it when omitted.
     """
     expr = tvm_ffi.structural_map(

@@ -19,23 +19,12 @@ MOST_THREADS = 512
 
 @dataclass(frozen=True)
 class CpuRecurrenceConfig:
-    """A recurrent layer on a CPU.
+    """A recurrent layer on a CPU."""
 
-    Attributes
-    ----------
-    lanes : int
-        Units of a block: whole vectors for each gate.
-    tile : int
-        Rows of a register tile.
-    rows : int
-        Rows of a task: whole tiles.
-    shares_steps : bool
-        Whether threads share the units of each step, as there is one task only.
-    """
-
-    lanes: int
-    tile: int
-    rows: int
+    lanes: int  # units of a block: whole vectors for each gate
+    tile: int  # rows of a register tile
+    rows: int  # rows of a task: whole tiles
+    # Whether threads share the units of each step, as there is one task only.
     shares_steps: bool = False
 
     @classmethod

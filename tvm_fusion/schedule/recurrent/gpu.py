@@ -33,7 +33,7 @@ from ...core.tir.loops import (
     threads,
     when,
 )
-from ..gpu.warp import LANES
+from ..gpu.threads.warp import LANES
 from .config import MOST_THREADS
 from .problem import RecurrentProblem
 

@@ -20,22 +20,13 @@ from ..contraction.problem.packing_function import packing_function
 
 @dataclass(frozen=True, eq=False)
 class RecurrentProblem:
-    """A recurrent layer of a group, which is nothing else.
+    """A recurrent layer of a group, which is nothing else."""
 
-    Attributes
-    ----------
-    buffers : RecurrentBuffers
-        Operands and results; results that nothing reads are absent.
-    inputs, outputs : tuple of Var
-        The buffers of the group's inputs and outputs.
-    weights : int
-        Which of the inputs the recurrent weights are.
-    """
-
-    buffers: RecurrentBuffers
+    buffers: RecurrentBuffers  # operands and results; results that nothing reads are absent
+    # The buffers of the group's inputs and outputs.
     inputs: tuple[ir.Var, ...]
     outputs: tuple[ir.Var, ...]
-    weights: int
+    weights: int  # which of the inputs the recurrent weights are
 
     @classmethod
     def of(cls, group: Group) -> RecurrentProblem | None:
@@ -83,9 +74,9 @@ class RecurrentProblem:
 
         Parameters
         ----------
-        order : str
+        order
             Gates, as they stand in it.
-        axes : str
+        axes
             Its axes: ``D`` direction, ``N`` block of units, ``K`` unit of the state before,
             ``G`` gate, ``U`` unit of a block.
         """

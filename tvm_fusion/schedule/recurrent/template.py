@@ -23,18 +23,10 @@ from .problem import RecurrentProblem, workspace_types
 
 @dataclass(frozen=True, eq=False)
 class RecurrentDetails:
-    """What a claim remembers until its kernel is made.
+    """What a claim remembers until its kernel is made."""
 
-    Attributes
-    ----------
-    problem : RecurrentProblem
-        The layer.
-    config : CpuRecurrenceConfig or None
-        Of a CPU; a GPU has no choices.
-    """
-
-    problem: RecurrentProblem
-    config: CpuRecurrenceConfig | None
+    problem: RecurrentProblem  # the layer
+    config: CpuRecurrenceConfig | None  # of a CPU; a GPU has no choices
 
 
 class Recurrent(Template):

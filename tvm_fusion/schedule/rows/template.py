@@ -55,9 +55,9 @@ def row_proposals(
 
     Parameters
     ----------
-    is_row_reduction : callable
+    is_row_reduction
         Whether a Many-to-Many operator reduces rows, rather than contracting two operands.
-    shared : bool
+    shared
         Whether kernels may have results that others read as well.
 
     Yields
@@ -171,15 +171,9 @@ FEW_ROWS = 4
 
 @dataclass(frozen=True, eq=False)
 class RowsDetails:
-    """What a claim remembers until its kernel is made.
+    """What a claim remembers until its kernel is made."""
 
-    Attributes
-    ----------
-    config : RowConfig or CpuRowConfig
-        Of a GPU, or of a CPU.
-    """
-
-    config: RowConfig | CpuRowConfig
+    config: RowConfig | CpuRowConfig  # of a GPU, or of a CPU
 
 
 class Rows(Template):

@@ -26,29 +26,16 @@ MASK_REGISTERS = 6
 
 @dataclass(frozen=True)
 class RowScanConfig:
-    """Prefix sums along rows on a GPU.
+    """Prefix sums along rows on a GPU."""
 
-    Attributes
-    ----------
-    rows, warps, lanes : int
-        Threads of a block: rows, warps of a row, lanes of a warp.
-    width : int
-        Elements of a thread in one round.
-    is_vector : bool
-        Whether these are a vector: of every row's elements, or of none.
-    rounds : Expr
-        Rounds over a row.
-    bytes : int
-        Of an element of the sums.
-    """
-
+    # Threads of a block: rows, warps of a row, lanes of a warp.
     rows: int
     warps: int
     lanes: int
-    width: int
-    is_vector: bool
-    rounds: ir.Expr
-    bytes: int
+    width: int  # elements of a thread in one round
+    is_vector: bool  # whether these are a vector: of every row's elements, or of none
+    rounds: ir.Expr  # rounds over a row
+    bytes: int  # of an element of the sums
 
     @classmethod
     def of(cls, scan: PrefixSumProblem, device: Device) -> RowScanConfig:
@@ -81,15 +68,9 @@ class RowScanConfig:
 
 @dataclass(frozen=True)
 class ColumnScanConfig:
-    """Prefix sums along an axis before the last on a CPU.
+    """Prefix sums along an axis before the last on a CPU."""
 
-    Attributes
-    ----------
-    columns : int
-        Columns of a task; the remainder is halved until it is none.
-    """
-
-    columns: int
+    columns: int  # columns of a task; the remainder is halved until it is none
 
     @classmethod
     def of(cls, scan: PrefixSumProblem) -> ColumnScanConfig:

@@ -33,7 +33,7 @@ from ...core.tir.loops import (
     unrolled,
     when,
 )
-from ..gpu.warp import each_thread, shuffle
+from ..gpu.threads.warp import each_thread, shuffle
 from ..instructions.lanes import ROW, LaneMove
 from .config import RowScanConfig
 from .problem import PrefixSumProblem
@@ -48,7 +48,7 @@ def scan_gpu(
 
     Parameters
     ----------
-    moves : mapping of int to LaneMove or None
+    moves
         Of an AMD wave: see :func:`~tvm_fusion.schedule.instructions.lanes.scan_moves`.
     """
     return _ScanBlock(scan, config, moves).grid()

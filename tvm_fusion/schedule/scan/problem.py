@@ -12,22 +12,13 @@ from ..math.half_math import HALF_TYPES
 
 @dataclass(frozen=True)
 class PrefixSumProblem:
-    """A running sum along one axis.
+    """A running sum along one axis."""
 
-    Attributes
-    ----------
-    source, target : Var
-        Buffers of the same shape.
-    is_exclusive : bool
-        Whether an element is no part of its own sum.
-    axis : int
-        The axis; the last one on GPUs.
-    """
-
+    # Buffers of the same shape.
     source: ir.Var
     target: ir.Var
-    is_exclusive: bool
-    axis: int
+    is_exclusive: bool  # whether an element is no part of its own sum
+    axis: int  # the axis; the last one on GPUs
 
     @property
     def rows(self) -> Sequence[ir.Expr]:

@@ -16,24 +16,18 @@ from ...ecg.legalization.operators.scan import NAME, is_last
 from ...ecg.work import at
 from ...program.group import Group
 from ..instructions.lanes import scan_moves
-from .columns_cpu import scan_columns
 from .config import ColumnScanConfig, RowScanConfig
-from .cpu import scan_cpu
+from .cpu import scan_columns, scan_cpu
 from .gpu import scan_gpu
 from .problem import PrefixSumProblem
 
 
 @dataclass(frozen=True, eq=False)
 class ScanDetails:
-    """What a claim remembers until its kernel is made.
-
-    Attributes
-    ----------
-    config : RowScanConfig, ColumnScanConfig or None
-        Of a GPU's rows, or of a CPU's columns; rows on a CPU have none.
-    """
+    """What a claim remembers until its kernel is made."""
 
     problem: PrefixSumProblem
+    # Of a GPU's rows, or of a CPU's columns; rows on a CPU have none.
     config: RowScanConfig | ColumnScanConfig | None
 
 

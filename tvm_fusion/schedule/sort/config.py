@@ -20,30 +20,19 @@ REGISTERS = {4: 34, 8: 40}
 
 @dataclass(frozen=True)
 class RankSortConfig:
-    """Threads of a block, and what of a row it holds.
+    """Threads of a block, and what of a row it holds."""
 
-    Attributes
-    ----------
-    rows, slices, elements : int
-        Threads: rows, parts of a row's keys that are compared side by side, and elements of a row
-        whose ranks are counted.
-    chunk : int
-        Keys of each row in shared memory at a time: whole slices of whole tiles of elements.
-    keys : int
-        Of a row.
-    bytes : int
-        Of a key.
-    reuses_shared : bool
-        Whether TVM puts counts where keys of as many bytes were: not on AMD GPUs
-        (:class:`tvm_fusion.lower.flatten.SeparateStorage`).
-    """
-
+    # Threads: rows, parts of a row's keys that are compared side by side, and elements of a row
+    # whose ranks are counted.
     rows: int
     slices: int
     elements: int
+    # Keys of each row in shared memory at a time: whole slices of whole tiles of elements.
     chunk: int
-    keys: int
-    bytes: int
+    keys: int  # of a row
+    bytes: int  # of a key
+    # Whether TVM puts counts where keys of as many bytes were: not on AMD GPUs
+    # (:class:`tvm_fusion.lower.flatten.SeparateStorage`).
     reuses_shared: bool = True
 
     @classmethod

@@ -35,24 +35,12 @@ from .problem import SortProblem
 
 @dataclass(frozen=True)
 class CpuRankSortConfig:
-    """Tiles of a row, and its tasks.
+    """Tiles of a row, and its tasks."""
 
-    Attributes
-    ----------
-    elements : int
-        Of a tile: the keys of a vector register.
-    tiles : int
-        Of a row.
-    parts : int
-        Tasks of a row.
-    is_parallel : bool
-        Whether threads share the tasks.
-    """
-
-    elements: int
-    tiles: int
-    parts: int
-    is_parallel: bool
+    elements: int  # of a tile: the keys of a vector register
+    tiles: int  # of a row
+    parts: int  # tasks of a row
+    is_parallel: bool  # whether threads share the tasks
 
     @classmethod
     def of(cls, problem: SortProblem, device: Device) -> CpuRankSortConfig:

@@ -22,7 +22,7 @@ from tvm import ir, tirx
 
 from ..._tvm.ir.buffer import scratch
 from ...core.tir.loops import block, coordinates, index, loop, sequence, threads, unrolled, when
-from ..gpu.warp import each_thread
+from ..gpu.threads.warp import each_thread
 from .config import RankSortConfig
 from .problem import SortProblem
 

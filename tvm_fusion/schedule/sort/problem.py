@@ -11,22 +11,13 @@ from tvm import DataType, ir
 
 @dataclass(frozen=True)
 class SortProblem:
-    """A sort along one axis of static shapes.
+    """A sort along one axis of static shapes."""
 
-    Attributes
-    ----------
-    source : Var
-        A buffer of integers.
-    targets : tuple of (Var, bool)
-        Buffers to write, and whether values, rather than their places, go there.
-    falls : bool
-        Whether the largest comes first.
-    """
-
-    source: ir.Var
+    source: ir.Var  # a buffer of integers
+    # Buffers to write, and whether values, rather than their places, go there.
     targets: tuple[tuple[ir.Var, bool], ...]
     axis: int
-    falls: bool
+    falls: bool  # whether the largest comes first
 
     @property
     def others(self) -> list[int]:

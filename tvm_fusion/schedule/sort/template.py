@@ -22,16 +22,10 @@ from .problem import SortProblem
 
 @dataclass(frozen=True, eq=False)
 class SortDetails:
-    """What a claim remembers until its kernel is made.
-
-    Attributes
-    ----------
-    config : RankSortConfig or CpuRankSortConfig
-        Of a GPU, or of a CPU.
-    """
+    """What a claim remembers until its kernel is made."""
 
     problem: SortProblem
-    config: RankSortConfig | CpuRankSortConfig
+    config: RankSortConfig | CpuRankSortConfig  # of a GPU, or of a CPU
 
 
 class RankSort(Template):

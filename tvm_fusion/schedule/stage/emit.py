@@ -46,14 +46,14 @@ def emit_groups(
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         With Primitive functions that carry their template's name.
-    tuned : callable
+    tuned
         Gives the configuration that was measured to be the fastest for a claim, or ``None``. One
         that cannot be emitted is recorded and the default taken.
-    describe : callable, optional
+    describe
         Describes the kernels of a claim for the artifact.
-    inspect : callable, optional
+    inspect
         Tells why a configuration's machine code is unfit; others are tried then.
 
     Returns

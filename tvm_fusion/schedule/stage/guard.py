@@ -17,17 +17,10 @@ from ...errors import reason_of
 
 @dataclass(frozen=True)
 class Rule:
-    """A named way to schedule a PrimFunc.
+    """A named way to schedule a PrimFunc."""
 
-    Attributes
-    ----------
-    name : str
-        Stands in decisions.
-    apply : callable
-        ``(PrimFunc, Target) -> Schedule or PrimFunc or None``; ``None``: does not apply.
-    """
-
-    name: str
+    name: str  # stands in decisions
+    # ``(PrimFunc, Target) -> Schedule or PrimFunc or None``; ``None``: does not apply.
     apply: Callable[[tirx.PrimFunc, Target], s_tir.Schedule | tirx.PrimFunc | None]
 
 
@@ -41,9 +34,9 @@ def schedule_function(
 
     Parameters
     ----------
-    name : str
+    name
         Kernel name, for the record.
-    check : callable
+    check
         Returns a sentence if a scheduled function cannot run on the target, else ``None``.
 
     Returns
@@ -120,7 +113,7 @@ def hoist_inits(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Parameters
     ----------
-    func : tirx.PrimFunc
+    func
         Over SBlocks, scheduled or not, for a CPU.
 
     Returns

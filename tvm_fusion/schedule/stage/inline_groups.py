@@ -20,7 +20,7 @@ def inline_groups(mod: tvm.IRModule, groups: Container[ir.GlobalVar]) -> tvm.IRM
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         With calls of the groups in dataflow blocks.
 
     Returns

@@ -23,7 +23,7 @@ def install(mod: tvm.IRModule, emitted: Mapping[ir.GlobalVar, Emission]) -> tvm.
 
     Parameters
     ----------
-    mod : tvm.IRModule
+    mod
         Its Relax functions call the groups.
 
     Returns

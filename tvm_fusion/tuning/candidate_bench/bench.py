@@ -27,9 +27,9 @@ class Bench:
 
     Parameters
     ----------
-    kind : str
+    kind
         Of the device. On a CPU no spare process is started: it would disturb what is timed.
-    options : argparse.Namespace
+    options
         ``budget``, ``timeout``, ``seconds``.
     """
 

@@ -14,7 +14,7 @@ class Log:
 
     Parameters
     ----------
-    path : Path
+    path
         Made if it does not exist. A last line that was cut off is removed.
     """
 

@@ -23,7 +23,7 @@ class Runtime:
 
     Parameters
     ----------
-    kind : str
+    kind
         Of the target: "llvm", "cuda" or "rocm", whose device comes with the first library.
 
     Raises

@@ -92,7 +92,7 @@ class Task:
 
     Parameters
     ----------
-    data, task : dict
+    data, task
         The table of candidates, and the task's part of it.
     """
 

@@ -1,7 +1,5 @@
 """Compile the counting stand-ins for the CUDA driver and runtime, and load them."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 from pathlib import Path

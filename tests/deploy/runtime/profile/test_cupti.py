@@ -5,7 +5,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from tvm_fusion.deploy.runtime.profile.cupti import Recorder, Unusable, _calls
+from tvm_fusion.deploy.runtime.profile.bench import Recorder, Unusable, _calls
 
 
 def kernels(*spans):

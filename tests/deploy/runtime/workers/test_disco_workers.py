@@ -12,7 +12,7 @@ import pytest
 from parallel_models import IN_PLACE, inputs_of
 
 import tvm_fusion
-from tvm_fusion.deploy.runtime import manifest
+from tvm_fusion.deploy.runtime.artifact import manifest
 from tvm_fusion.errors import UserError
 
 pytestmark = pytest.mark.slow

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 from relax_modules import main_module
 from tvm import relax

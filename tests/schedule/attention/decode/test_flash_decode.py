@@ -37,8 +37,8 @@ from tvm_fusion.schedule.attention.decode.config import FlashDecodeConfig, flash
 from tvm_fusion.schedule.attention.problem.constants import read_group
 from tvm_fusion.schedule.attention.problem.match import FLOATS
 from tvm_fusion.schedule.attention.template import Attention
-from tvm_fusion.schedule.gpu.cp_async import COPY
 from tvm_fusion.schedule.gpu.dlight import check_gpu
+from tvm_fusion.schedule.gpu.memory.cp_async import COPY
 
 pytestmark = pytest.mark.slow_beyond(2)
 

@@ -17,8 +17,8 @@ from tvm_fusion.schedule.attention.flash.products import FlashMmaProducts
 from tvm_fusion.schedule.attention.flash.tma_config import FlashTmaConfig
 from tvm_fusion.schedule.attention.flash.tma_consumers import Consumers
 from tvm_fusion.schedule.attention.flash.tma_roles import Roles
-from tvm_fusion.schedule.gpu import wgmma
-from tvm_fusion.schedule.gpu.exponential import any_of_warp
+from tvm_fusion.schedule.gpu.matrix import wgmma
+from tvm_fusion.schedule.gpu.threads.exponential import any_of_warp
 
 pytestmark = pytest.mark.slow_beyond(4)
 

@@ -20,9 +20,9 @@ from tvm_fusion.schedule.contraction.back_to_back.problem import back_to_back
 from tvm_fusion.schedule.contraction.back_to_back.roles import Roles, back_to_back_gpu
 from tvm_fusion.schedule.contraction.back_to_back.space import back_to_back_configs
 from tvm_fusion.schedule.contraction.back_to_back.template import BackToBackGemm
-from tvm_fusion.schedule.gpu import wgmma
-from tvm_fusion.schedule.gpu.pipeline import Barriers
-from tvm_fusion.schedule.gpu.warp import lane_of
+from tvm_fusion.schedule.gpu.matrix import wgmma
+from tvm_fusion.schedule.gpu.memory.pipeline import Barriers
+from tvm_fusion.schedule.gpu.threads.warp import lane_of
 from tvm_fusion.schedule.index.inline import inlined
 
 pytestmark = pytest.mark.slow_beyond(4)

@@ -9,7 +9,7 @@ from tvm_fusion.core.tir.expressions import call_name
 from tvm_fusion.core.tir.loops import find
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.gpu.dlight import check_gpu
-from tvm_fusion.schedule.gpu.streaming import STREAMED, STREAMED_BYTES
+from tvm_fusion.schedule.gpu.memory.streaming import STREAMED, STREAMED_BYTES
 
 pytestmark = pytest.mark.slow_beyond(4)
 

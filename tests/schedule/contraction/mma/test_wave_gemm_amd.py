@@ -35,7 +35,7 @@ from tvm_fusion.schedule.contraction.mma.kernel import tile_gemm_gpu
 from tvm_fusion.schedule.contraction.mma.split_k_workspace import split_k_kernels
 from tvm_fusion.schedule.contraction.tile import shape
 from tvm_fusion.schedule.contraction.tile.config import TileGemmConfig
-from tvm_fusion.schedule.gpu.vector_moves import AMD_MOVES
+from tvm_fusion.schedule.gpu.memory.vector_moves import AMD_MOVES
 
 pytestmark = pytest.mark.slow_beyond(2)
 

@@ -1,7 +1,5 @@
 """A layer of a decoder at one token: five kernels on a GPU, the cache written in place."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

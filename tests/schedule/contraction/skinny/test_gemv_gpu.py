@@ -8,7 +8,7 @@ from tvm import relax, s_tir, tirx
 from tvm_fusion.core.tir.loops import find
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
-from tvm_fusion.schedule.gpu.cp_async import COPY
+from tvm_fusion.schedule.gpu.memory.cp_async import COPY
 
 op = relax.op
 n = tirx.Var("n", "int64")

@@ -17,7 +17,7 @@ from tvm_fusion.schedule.contraction.mma.space import tile_gemm_configs
 from tvm_fusion.schedule.contraction.tile.problem import gemm_sizes
 from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
 from tvm_fusion.schedule.contraction.wgmma.space import wgmma_config
-from tvm_fusion.schedule.gpu.streaming import STORED
+from tvm_fusion.schedule.gpu.memory.streaming import STORED
 
 SHAPE = (72, 40, 88)  # results of 72 x 88: float32 and float16, and a residual of float16
 BYTES = 72 * 88 * (4 + 2 + 2)

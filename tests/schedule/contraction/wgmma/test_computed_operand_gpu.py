@@ -17,7 +17,7 @@ from tvm_fusion.schedule.contraction.wgmma.computed_operand import ComputedTile
 from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
 from tvm_fusion.schedule.contraction.wgmma.roles import Producer
 from tvm_fusion.schedule.contraction.wgmma.space import wgmma_config, wgmma_configs
-from tvm_fusion.schedule.gpu import wgmma
+from tvm_fusion.schedule.gpu.matrix import wgmma
 
 pytestmark = pytest.mark.slow_beyond(3)
 

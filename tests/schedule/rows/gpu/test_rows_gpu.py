@@ -187,7 +187,7 @@ def test_tvm_knows_how_threads_share_a_search(operator, shape):
 
 
 def test_tvm_still_changes_results_in_shared_memory(monkeypatch):
-    """When this fails, ``lower.reduction_results`` can go."""
+    """When this fails, ``lower.thread_values`` can go."""
     monkeypatch.setattr(emulator.launch, "PrivateReductionResults", tirx.transform.StmtSimplify)
     example = CASES["softmax over the middle"](5, 127)
     with pytest.raises(EmulationError, match="written without a barrier after a read"):

@@ -30,35 +30,20 @@ _override = threading.Lock()
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a PrimFunc or of a library's function.
+    """One call of a PrimFunc or of a library's function."""
 
-    Attributes
-    ----------
-    name : str
-        The function's.
-    start_us, us : float
-        When it began, from the beginning of the run, and how long it took.
-    """
-
-    name: str
+    name: str  # the function's
+    # When it began, from the beginning of the run, and how long it took.
     start_us: float
     us: float
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run under the clock.
+    """One run under the clock."""
 
-    Attributes
-    ----------
-    calls : tuple of Call
-        Of kernels, in order.
-    us : float
-        Of the whole run by the host's clock, timing included.
-    """
-
-    calls: tuple[Call, ...]
-    us: float
+    calls: tuple[Call, ...]  # of kernels, in order
+    us: float  # of the whole run by the host's clock, timing included
 
 
 class Instrument:
@@ -66,9 +51,9 @@ class Instrument:
 
     Parameters
     ----------
-    clock : Clock
+    clock
         Whose marks to take.
-    ranges : Ranges
+    ranges
         Where profilers of a vendor are told what runs.
     """
 
@@ -108,7 +93,7 @@ class Instrument:
         ----------
         run : callable
             Calls the function and waits for its end.
-        names : frozenset of str
+        names
             Of its kernels.
         """
         self._marks = []

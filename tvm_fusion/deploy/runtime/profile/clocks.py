@@ -20,21 +20,12 @@ _EVENT_FLAGS = 0  # with times
 
 
 class Clock(Protocol):
-    """Takes marks while a function runs, and tells their times afterwards.
+    """Takes marks while a function runs, and tells their times afterwards."""
 
-    Attributes
-    ----------
-    name : str
-        As a reader calls it.
-    marks_all : bool
-        Whether marks cost so little that functions of the virtual machine itself get some, too.
-    overhead_us : float
-        What two marks around nothing are apart.
-    """
-
-    name: str
+    name: str  # as a reader calls it
+    # Whether marks cost so little that functions of the virtual machine itself get some, too.
     marks_all: bool
-    overhead_us: float
+    overhead_us: float  # what two marks around nothing are apart
 
     def start(self) -> None:
         """Begin a run."""

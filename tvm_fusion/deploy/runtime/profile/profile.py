@@ -188,9 +188,9 @@ def launches_of_calls(
 
     Parameters
     ----------
-    kernels : sequence of str
+    kernels
         Names of kernels in the order of calls.
-    launches : sequence of mapping
+    launches
         The manifest's: the body of a loop stands there once, and is called again and again.
     """
     known: dict[str, list[int]] = {}

@@ -14,7 +14,7 @@ class Ranges:
 
     Parameters
     ----------
-    titles : mapping of str to sequence of str
+    titles
         What to call the ranges of a function's calls, one after the other and then again; its own
         name where there is none.
     """

@@ -33,9 +33,9 @@ def rates(kind: str, threads: int) -> Rates:
 
     Parameters
     ----------
-    kind : str
+    kind
         TVM's kind of target.
-    threads : int
+    threads
         Of a CPU's kernels.
 
     Returns

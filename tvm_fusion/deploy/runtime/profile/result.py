@@ -9,82 +9,48 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Rates:
-    """What the machine reaches.
+    """What the machine reaches."""
 
-    Attributes
-    ----------
-    bandwidth : float
-        Bytes per second of a large copy, read and written bytes counted; 0 where it is not known.
-    peak_flops : mapping of str to float
-        Operations per second by dtype.
-    peak_from : str
-        Where the peak comes from: ``measured`` or ``published``.
-    """
-
+    # Bytes per second of a large copy, read and written bytes counted; 0 where it is not known.
     bandwidth: float = 0.0
-    peak_flops: Mapping[str, float] = field(default_factory=dict)
-    peak_from: str = "measured"
+    peak_flops: Mapping[str, float] = field(default_factory=dict)  # operations per second by dtype
+    peak_from: str = "measured"  # where the peak comes from: ``measured`` or ``published``
 
 
 @dataclass(frozen=True)
 class KernelTime:
-    """One group's kernels in one call of the model.
+    """One group's kernels in one call of the model."""
 
-    Attributes
-    ----------
-    kernels : tuple of str
-        Names of the PrimFuncs that were called, in order.
-    names : tuple of str
-        What the user's model calls the members.
-    operators : tuple of str
-        The members' operators.
-    template, type : str
-        Which template made the kernels; mapping type. Empty for what is not of a group, such as a
-        library's function.
-    config : mapping
-        The template's configuration.
-    us, least_us : float
-        Microseconds: the mean of the faster half of all runs, and the least of all.
-    start_us, spent_us : float
-        When it began, from the beginning of the run, and how long it took, in the fastest run.
-    share : float
-        Of all kernels' time.
-    predicted_us : float, optional
-        What the planner expected; ``None`` where it was not asked, or for other extents of
-        symbolic dimensions.
-    source, record : str
-        Where that comes from: ``measured``, ``fitted`` or ``roofline``; which record.
-    bytes, flops : int
-        Memory traffic and operations.
-    dtype : str
-        At whose rate the operations run.
-    bandwidth_share, peak_share : float, optional
-        Of the machine's bandwidth and peak; ``None`` where these are not known. More than 1 where
-        data come from caches.
-    reads : tuple of int
-        Positions of the rows whose results it reads.
-    """
-
-    kernels: tuple[str, ...]
-    names: tuple[str, ...]
-    operators: tuple[str, ...]
+    kernels: tuple[str, ...]  # names of the PrimFuncs that were called, in order
+    names: tuple[str, ...]  # what the user's model calls the members
+    operators: tuple[str, ...]  # the members' operators
+    # Which template made the kernels; mapping type. Empty for what is not of a group, such as a
+    # library's function.
     template: str
     type: str
-    config: Mapping[str, int | str]
+    config: Mapping[str, int | str]  # the template's configuration
+    # Microseconds: the mean of the faster half of all runs, and the least of all.
     us: float
     least_us: float
+    # When it began, from the beginning of the run, and how long it took, in the fastest run.
     start_us: float
     spent_us: float
-    share: float
+    share: float  # of all kernels' time
+    # What the planner expected; ``None`` where it was not asked, or for other extents of symbolic
+    # dimensions.
     predicted_us: float | None
+    # Where that comes from: ``measured``, ``fitted`` or ``roofline``; which record.
     source: str
     record: str
+    # Memory traffic and operations.
     bytes: int
     flops: int
-    dtype: str
+    dtype: str  # at whose rate the operations run
+    # Of the machine's bandwidth and peak; ``None`` where these are not known. More than 1 where
+    # data come from caches.
     bandwidth_share: float | None
     peak_share: float | None
-    reads: tuple[int, ...] = ()
+    reads: tuple[int, ...] = ()  # positions of the rows whose results it reads
 
     @property
     def title(self) -> str:
@@ -94,57 +60,31 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of a model's function goes.
+    """Where the time of a model's function goes."""
 
-    Attributes
-    ----------
-    source, target, device : str
-        The model; what it was compiled for; what it ran on.
-    function : str
-        Which one.
-    threads : int
-        Of the CPU's team; 0 on a GPU.
-    runs : int
-        Timed runs of each kind.
-    extents : mapping of str to int
-        Of symbolic dimensions.
-    end_to_end_us : float
-        Whole calls without timers, from arrays to arrays; as all times the mean of the faster half,
-        so that kernels add up.
-    kernels_us : float
-        Sum of the rows.
-    host_us : float
-        What is left of ``end_to_end_us``: checks of arguments, the virtual machine, allocation,
-        gaps between kernels. Below 0 where other processes disturbed the timed runs more, or where
-        a GPU's kernels overlap in a call.
-    launched_us : float, optional
-        Where kernels are timed by CUDA events: a whole call that launches them one by one, as
-        timing does, and not as a CUDA graph; ``None`` for all others.
-    clock : str
-        How kernels are timed: ``cpu``, ``cupti`` or ``cuda events``.
-    rates : Rates
-        Of the machine.
-    rows : tuple of KernelTime
-        In the order of the calls.
-    notes : tuple of str
-        What a reader should know.
-    """
-
+    # The model; what it was compiled for; what it ran on.
     source: str
     target: str
     device: str
-    function: str
-    threads: int
-    runs: int
-    extents: Mapping[str, int]
+    function: str  # which one
+    threads: int  # of the CPU's team; 0 on a GPU
+    runs: int  # timed runs of each kind
+    extents: Mapping[str, int]  # of symbolic dimensions
+    # Whole calls without timers, from arrays to arrays; as all times the mean of the faster half,
+    # so that kernels add up.
     end_to_end_us: float
-    kernels_us: float
+    kernels_us: float  # sum of the rows
+    # What is left of ``end_to_end_us``: checks of arguments, the virtual machine, allocation, gaps
+    # between kernels. Below 0 where other processes disturbed the timed runs more, or where a GPU's
+    # kernels overlap in a call.
     host_us: float
+    # Where kernels are timed by CUDA events: a whole call that launches them one by one, as timing
+    # does, and not as a CUDA graph; ``None`` for all others.
     launched_us: float | None
-    clock: str
-    rates: Rates
-    rows: tuple[KernelTime, ...]
-    notes: tuple[str, ...] = ()
+    clock: str  # how kernels are timed: ``cpu``, ``cupti`` or ``cuda events``
+    rates: Rates  # of the machine
+    rows: tuple[KernelTime, ...]  # in the order of the calls
+    notes: tuple[str, ...] = ()  # what a reader should know
 
     @property
     def kernels_share(self) -> float:

@@ -67,9 +67,9 @@ def use_library(name: str, device: tvm_ffi.Device) -> None:
 
     Parameters
     ----------
-    name : str
+    name
         What the library's functions are registered by: ``runtime.disco.NAME.allreduce``.
-    device : tvm_ffi.Device
+    device
         The worker's.
     """
     assert len(name) <= _LONGEST_NAME
@@ -108,11 +108,11 @@ def process_session(size: int, create: str, entry: str) -> Any:
 
     Parameters
     ----------
-    size : int
+    size
         Workers, this process's thread included.
-    create : str
+    create
         The packed function that starts the others.
-    entry : str
+    entry
         Passed to it.
     """
     return tvm_ffi.get_global_func("runtime.disco.SessionProcess")(size, 1, create, entry)

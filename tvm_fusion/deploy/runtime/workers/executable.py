@@ -21,9 +21,9 @@ from ....errors import UserError
 from ....signature import Signature, TensorSpec
 from ....words import counted
 from .. import arguments
+from ..artifact.signature import dims_from_json, signature_from_json
 from ..executable import Executable
 from ..session import Session
-from ..signature_json import dims_from_json, signature_from_json
 from ..tensors import as_array, to_numpy, write_into
 from . import disco, processes, service
 from .peers import Broken, Peers, connect
@@ -38,9 +38,9 @@ class Workers:
 
     Parameters
     ----------
-    folder : Path
+    folder
         The artifact's.
-    found : dict
+    found
         Its manifest.
     load : callable
         Loads a worker's part.

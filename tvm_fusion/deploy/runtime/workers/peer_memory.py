@@ -49,9 +49,9 @@ class PeerMemory:
 
     Parameters
     ----------
-    peers : Peers
+    peers
         All workers.
-    device : tvm_ffi.Device
+    device
         The worker's GPU, which is the present one of this thread.
 
     Attributes

@@ -61,11 +61,11 @@ class Peers:
 
     Parameters
     ----------
-    rank : int
+    rank
         This worker's number.
-    sockets : mapping of int to socket
+    sockets
         By rank of each other worker.
-    memory : int
+    memory
         Descriptor of the shared file.
     """
 
@@ -116,9 +116,9 @@ class Peers:
 
         Parameters
         ----------
-        send, receive : numpy.ndarray
+        send, receive
             One-dimensional, of one dtype; half types are added in float32.
-        kind : int
+        kind
             TVM's ``ReduceKind``: sum, product, minimum, maximum, average.
         """
         dtype = send.dtype

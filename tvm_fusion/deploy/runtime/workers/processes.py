@@ -25,13 +25,13 @@ class Processes:
 
     Parameters
     ----------
-    key : str
+    key
         Of the session.
-    sockets : list of dict
+    sockets
         By rank, each worker's sockets; those of the processes are closed here once they run.
-    memory : int
+    memory
         Descriptor of the shared file.
-    ended : callable
+    ended
         Called from another thread with a sentence when a process ends that should not.
     """
 

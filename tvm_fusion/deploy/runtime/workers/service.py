@@ -43,13 +43,13 @@ class Service:
 
     Parameters
     ----------
-    key : str
+    key
         Of the session; this process may have worker 0 of several.
-    peers : Peers
+    peers
         All workers.
-    load : callable
+    load
         Loads the worker's part of an artifact by its folder, rank and the manifest's SHA-256.
-    answer : callable
+    answer
         Takes an error, or ``None``, and the result of each call.
 
     Attributes
@@ -85,9 +85,9 @@ class Service:
 
         Parameters
         ----------
-        data : bytes
+        data
             The command, pickled; empty if worker 0 has it alone.
-        size : int
+        size
             Its bytes.
         """
         exchanges, name = self._peers.exchanges, ""

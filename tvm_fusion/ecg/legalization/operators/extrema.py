@@ -42,9 +42,9 @@ def place_of_extremum(
 
     Parameters
     ----------
-    stock : callable
+    stock
         TOPI's; what it compares here are integers in the order of the numbers.
-    of_nan : callable
+    of_nan
         The integer of NaN, by the type of integers.
     """
 

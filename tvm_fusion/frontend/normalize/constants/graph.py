@@ -21,34 +21,18 @@ from ..engine import op_name
 
 @dataclass(eq=False)
 class Node:
-    """A constant, or an operator whose operands are constants or such operators.
+    """A constant, or an operator whose operands are constants or such operators."""
 
-    Attributes
-    ----------
-    key : tuple
-        Equal for expressions of equal results.
-    nbytes : int
-        Of the result.
-    operands : list of Node
-        Tensors among the arguments, those in tuples too.
-    readers : list of Node
-        Whose operand it is.
-    read_by : set of str
-        Names of other operators that read it, and ``""`` for outputs and whatever else does.
-    const : GenericConst or None
-        The constant; of an operator, None until it is evaluated.
-    call : Call or None
-        The operator.
-    """
-
-    key: tuple
-    nbytes: int
+    key: tuple  # equal for expressions of equal results
+    nbytes: int  # of the result
     operator: str = ""
+    # Tensors among the arguments, those in tuples too.
     operands: list[Node] = field(default_factory=list)
-    readers: list[Node] = field(default_factory=list)
+    readers: list[Node] = field(default_factory=list)  # whose operand it is
+    # Names of other operators that read it, and ``""`` for outputs and whatever else does.
     read_by: set[str] = field(default_factory=set)
-    const: GenericConst | None = None
-    call: relax.Call | None = None
+    const: GenericConst | None = None  # the constant; of an operator, None until it is evaluated
+    call: relax.Call | None = None  # the operator
 
 
 class ConstantGraph:
@@ -56,7 +40,7 @@ class ConstantGraph:
 
     Parameters
     ----------
-    unknown : mapping of int to Var
+    unknown
         By hash, variables bound to operators that cannot be evaluated.
 
     Attributes

@@ -188,7 +188,7 @@ def _cut(component: Sequence[Node], joined: Container[Node]) -> set[Node]:
 
     Parameters
     ----------
-    joined : container of Node
+    joined
         What is stored whatever bytes it takes.
     """
     inside = set(component)

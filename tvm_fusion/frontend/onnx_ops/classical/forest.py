@@ -20,36 +20,17 @@ _LEAF = -1
 
 @dataclass(frozen=True)
 class Forest:
-    """All trees, their nodes in one table.
+    """All trees, their nodes in one table."""
 
-    Attributes
-    ----------
-    roots : numpy.ndarray
-        int32 [trees]: the first node of each.
-    feature_ids : numpy.ndarray
-        int32 [nodes]: the column that a node compares; -1 of a leaf.
-    thresholds : numpy.ndarray
-        [nodes]: what it is compared with.
-    modes : numpy.ndarray
-        int32 [nodes]: places in :data:`MODES`.
-    missing : numpy.ndarray
-        bool [nodes]: whether NaN takes the true branch.
-    children : numpy.ndarray
-        int32 [nodes, 2]: the false and the true child; of a leaf its row in ``values``, twice.
-    values : numpy.ndarray
-        [leaves, targets]: what a leaf adds to each target.
-    is_present : numpy.ndarray
-        bool [leaves, targets]: whether it says anything about that target.
-    """
-
-    roots: np.ndarray
-    feature_ids: np.ndarray
-    thresholds: np.ndarray
-    modes: np.ndarray
-    missing: np.ndarray
+    roots: np.ndarray  # int32 [trees]: the first node of each
+    feature_ids: np.ndarray  # int32 [nodes]: the column that a node compares; -1 of a leaf
+    thresholds: np.ndarray  # [nodes]: what it is compared with
+    modes: np.ndarray  # int32 [nodes]: places in :data:`MODES`
+    missing: np.ndarray  # bool [nodes]: whether NaN takes the true branch
+    # int32 [nodes, 2]: the false and the true child; of a leaf its row in ``values``, twice.
     children: np.ndarray
-    values: np.ndarray
-    is_present: np.ndarray
+    values: np.ndarray  # [leaves, targets]: what a leaf adds to each target
+    is_present: np.ndarray  # bool [leaves, targets]: whether it says anything about that target
 
     def leaves(self) -> list[np.ndarray]:
         """List the leaves of each tree, as rows of ``values``, by one walk down all trees."""
@@ -103,11 +84,11 @@ def by_node_ids(node: Node, kind: str, targets: int, dtype: str) -> Forest:
 
     Parameters
     ----------
-    kind : str
+    kind
         How the attributes of the leaves begin: ``class`` or ``target``.
-    targets : int
+    targets
         How many numbers there are for a row.
-    dtype : str
+    dtype
         In which features are compared.
     """
     trees, ids = (numbers(node, f"nodes_{name}", "int64") for name in ("treeids", "nodeids"))

@@ -88,7 +88,7 @@ def with_second_class(node: Node, score: Any, transform: str, is_probability: bo
     ----------
     score : Expr
         One column, of the second class.
-    is_probability : bool
+    is_probability
         Whether the first class has what is left of one, rather than the negative.
     """
     if transform == "LOGISTIC":

@@ -13,8 +13,8 @@ import numpy as np
 from tvm import relax, tirx
 
 from ....core.tir.task_kernel import Local, loop, repeat_while, store, when
+from ...operators.task_kernels import emit_kernel
 from ...registry import Unsupported
-from ...task_kernels import emit_kernel
 from ..node import Node
 from ..registry import register
 from .forest import numbers
@@ -181,7 +181,7 @@ def class_probabilities(
     ----------
     scores : Expr
         [rows, pairs], pairs in the order (0, 1), (0, 2), ...
-    slope, offset : numpy.ndarray
+    slope, offset
         Platt's constants of each pair.
     """
     pairs = list(combinations(range(classes), 2))

@@ -18,8 +18,8 @@ import numpy as np
 from tvm import relax, tirx
 
 from ....core.tir.task_kernel import Local, loop, repeat_while, store, when
+from ...operators.task_kernels import emit_kernel
 from ...registry import Unsupported
-from ...task_kernels import emit_kernel
 from ...tensor_types import dtype_of
 from ..node import Node
 from ..registry import register
@@ -284,11 +284,11 @@ def _aggregated(
     ----------
     leaf : Expr
         int32 [rows, trees].
-    forest : Forest
+    forest
         The trees, sorted by targets where each speaks of one.
-    said : numpy.ndarray, optional
+    said
         bool [trees, targets], where each tree speaks of one target.
-    is_known : bool
+    is_known
         Whether it is known which targets are present.
     """
     trees, targets = len(forest.roots), forest.values.shape[1]

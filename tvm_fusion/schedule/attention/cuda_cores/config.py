@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from ....core.tir.loops import constant, loop, when
 from ....device import Device
 from ....ecg.work import at
-from ...gpu.warp import each_thread
+from ...gpu.threads.warp import each_thread
 from ..problem.pattern import Pattern
 
 THREADS = 256

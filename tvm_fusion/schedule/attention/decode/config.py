@@ -18,7 +18,7 @@ from ....core.contract.template import Refusal
 from ....core.tir.loops import constant, index, product
 from ....device import Device
 from ....ecg.work import at
-from ...gpu.warp import each_thread
+from ...gpu.threads.warp import each_thread
 from ..problem.kv_vectors import contiguous_loads, has_uniform_conditions, vector_width
 from ..problem.pattern import Pattern
 from ..problem.query_group import QueryGroup

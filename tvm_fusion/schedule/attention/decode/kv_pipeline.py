@@ -14,8 +14,8 @@ from tvm import ir, tirx
 
 from ....core.tir.loops import coordinates, index, sequence, substitute, unrolled, vectorized, when
 from ....program.stage import Axis
-from ...gpu.cp_async import commit, wait, warp_sync
-from ...gpu.pipeline import StageRing
+from ...gpu.memory.cp_async import commit, wait, warp_sync
+from ...gpu.memory.pipeline import StageRing
 from ...index.address import conditions_of
 from .config import FlashDecodeConfig
 from .mma_config import MMA_KEYS

@@ -38,7 +38,7 @@ from ....core.tir.loops import (
 from ....program.group import Group
 from ....program.program import Program
 from ...gpu.launch import min_blocks_per_sm
-from ...gpu.warp import each_thread
+from ...gpu.threads.warp import each_thread
 from ..problem.online_softmax import LOWEST, Merge, assign, float_, mean_of, store_result
 from ..problem.pattern import FLOAT
 from .config import FlashDecodeConfig

@@ -42,7 +42,7 @@ from ....core.tir.loops import (
     when,
 )
 from ...gpu.launch import storage_sync
-from ...gpu.shared_tiles import cluster_barrier, load_cluster
+from ...gpu.memory.shared_tiles import cluster_barrier, load_cluster
 from ...index.address import same
 from ..problem.online_softmax import (
     LOWEST,

@@ -24,9 +24,9 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import coordinates, index, sequence, substitute, unrolled, when
-from ...gpu.mma_sync import mma_m16n8k16
-from ...gpu.movmatrix import movmatrix
-from ...gpu.warp import Combine, warp_all_reduce
+from ...gpu.matrix.ldmatrix import movmatrix
+from ...gpu.matrix.mma_sync import mma_m16n8k16
+from ...gpu.threads.warp import Combine, warp_all_reduce
 from ..problem.online_softmax import SoftmaxState, assign, float_
 from .config import FlashDecodeConfig
 from .kv_pipeline import VECTOR

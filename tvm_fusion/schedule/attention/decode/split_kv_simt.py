@@ -37,7 +37,7 @@ from ....core.tir.loops import (
 from ....program.program import Program
 from ....program.stage import Axis
 from ...gpu.launch import min_blocks_per_sm
-from ...gpu.warp import warp_all_reduce
+from ...gpu.threads.warp import warp_all_reduce
 from ...index.address import conditions_of
 from ..problem.online_softmax import SoftmaxState, assign, float_, initialize
 from ..problem.pattern import FLOAT

@@ -14,9 +14,9 @@ from tvm import ir, tirx
 from ...._tvm.ir.buffer import scratch
 from ....core.tir.expressions import load
 from ....core.tir.loops import coordinates, index, sequence, unrolled
-from ...gpu.ldmatrix import ELEMENTS
-from ...gpu.swizzle import VECTOR
-from ...gpu.warp import LANES, butterfly
+from ...gpu.matrix.ldmatrix import ELEMENTS
+from ...gpu.memory.swizzle import VECTOR
+from ...gpu.threads.warp import LANES, butterfly
 from ...instructions.layout import Layout
 from ...instructions.table import newest
 from ..problem.online_softmax import SoftmaxState, assign, float_, initialize

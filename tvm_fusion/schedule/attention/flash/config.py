@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...gpu.launch import VECTOR_BYTES
-from ...gpu.swizzle import PanelRows, SwizzledRows
-from ...gpu.warp import LANES
+from ...gpu.memory.swizzle import PanelRows, SwizzledRows
+from ...gpu.threads.warp import LANES
 
 MAX_REGISTERS = 255  # of a thread
 ADDRESS_REGISTERS = 56  # of a thread: addresses, statistics, loop counters, fragments in flight

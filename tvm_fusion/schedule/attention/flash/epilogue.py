@@ -13,10 +13,10 @@ from tvm import ir, tirx
 from ....core.tir.expressions import load
 from ....core.tir.loops import coordinates, index, loop, sequence, unrolled, vectorized, when
 from ...contraction.problem.fuse_epilogue import store_results
-from ...gpu.cp_async import warp_sync
 from ...gpu.launch import storage_sync
-from ...gpu.register_moves import move_16, store_pair
-from ...gpu.warp import LANES, shuffle
+from ...gpu.memory.cp_async import warp_sync
+from ...gpu.registers.moves import move_16, store_pair
+from ...gpu.threads.warp import LANES, shuffle
 from ..problem.online_softmax import assign, float_, masked_row, store_result
 from .block import FlashBlock, FlashMmaBlock
 from .softmax import PAIR

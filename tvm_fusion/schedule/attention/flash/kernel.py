@@ -30,10 +30,10 @@ from tvm import ir, tirx
 
 from ....core.tir.loops import index, kernel, loop, sequence, simplified, when
 from ....program.program import Program
-from ...gpu.cp_async import commit, wait
 from ...gpu.launch import block_by_address, min_blocks_per_sm, storage_sync
-from ...gpu.warp import LANES, each_thread
-from ...gpu.wgmma import WARPS, fence_proxy
+from ...gpu.matrix.wgmma import WARPS, fence_proxy
+from ...gpu.memory.cp_async import commit, wait
+from ...gpu.threads.warp import LANES, each_thread
 from .config import FlashMmaConfig
 from .copies import FlashCopies
 from .epilogue import FlashMmaEpilogue

@@ -14,10 +14,10 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import coordinates, index, loop, sequence, substitute, when
-from ...gpu.cp_async import copy_16
 from ...gpu.launch import VECTOR_BYTES
-from ...gpu.swizzle import VECTOR, SwizzledRows
-from ...gpu.vector_moves import NVIDIA_MOVES, VectorMoves
+from ...gpu.memory.cp_async import copy_16
+from ...gpu.memory.swizzle import VECTOR, SwizzledRows
+from ...gpu.memory.vector_moves import NVIDIA_MOVES, VectorMoves
 from .problem import Operand
 
 UNROLLED = tirx.ForKind.UNROLLED

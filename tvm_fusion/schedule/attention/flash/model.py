@@ -22,8 +22,8 @@ from ....core.tir.loops import constant, product
 from ....device import Device
 from ....ecg.work import at
 from ...gpu.launch import STATIC_SHARED_BYTES
-from ...gpu.tma import PANEL
-from ...gpu.wgmma import WARPS as WARPS_OF_GROUP
+from ...gpu.matrix.wgmma import WARPS as WARPS_OF_GROUP
+from ...gpu.memory.tma import PANEL
 from ...index.design_space import default_first
 from ...instructions.table import find, find_half
 from .config import MAX_REGISTERS, FlashMmaConfig

@@ -14,11 +14,11 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import coordinates, index, sequence, unrolled
-from ...gpu.ldmatrix import ELEMENTS, ldmatrix_x4, row_major_lane, transposed_lane
-from ...gpu.mma_sync import mma_m16n8k16
-from ...gpu.swizzle import SwizzledRows
-from ...gpu.tma import ROW_BYTES
-from ...gpu.wgmma import Operand, multiply_fragments
+from ...gpu.matrix.ldmatrix import ELEMENTS, ldmatrix_x4, row_major_lane, transposed_lane
+from ...gpu.matrix.mma_sync import mma_m16n8k16
+from ...gpu.matrix.wgmma import Operand, multiply_fragments
+from ...gpu.memory.swizzle import SwizzledRows
+from ...gpu.memory.tma import ROW_BYTES
 from .block import FlashMmaBlock
 
 

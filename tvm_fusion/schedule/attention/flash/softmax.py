@@ -16,8 +16,8 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import coordinates, index, sequence, substitute, unrolled
-from ...gpu.exponential import any_of_warp, exp2_fma_ftz, exp2_ftz
-from ...gpu.register_moves import store_pair
+from ...gpu.registers.moves import store_pair
+from ...gpu.threads.exponential import any_of_warp, exp2_fma_ftz, exp2_ftz
 from ..problem.online_softmax import assign, float_
 from .block import FlashBlock, FlashMmaBlock
 

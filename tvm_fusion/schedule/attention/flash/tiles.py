@@ -8,7 +8,7 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import ceildiv, constant, index, sequence, simplified, substitute, unrolled
-from ...gpu.warp import butterfly
+from ...gpu.threads.warp import butterfly
 from ..problem.mask_bounds import Bound
 from ..problem.online_softmax import assign
 from .config import FlashMmaConfig

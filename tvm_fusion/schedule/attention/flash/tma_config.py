@@ -10,11 +10,11 @@ from tvm import DataType
 
 from ....core.tir.loops import constant
 from ....device import Device
-from ...gpu import mbarrier
 from ...gpu.launch import STATIC_SHARED_BYTES
-from ...gpu.swizzle import BANKS, PanelRows
-from ...gpu.tma import PANEL
-from ...gpu.wgmma import MOVED_REGISTERS, THREADS, WARPS, M
+from ...gpu.matrix.wgmma import MOVED_REGISTERS, THREADS, WARPS, M
+from ...gpu.memory import mbarrier
+from ...gpu.memory.swizzle import BANKS, PanelRows
+from ...gpu.memory.tma import PANEL
 from ...instructions.table import find
 from .config import ADDRESS_REGISTERS, FlashMmaConfig
 from .problem import FlashProblem

@@ -22,12 +22,13 @@ from tvm import ir, tirx
 
 from ....core.tir.loops import block, index, kernel, loop, sequence, simplified, threads, when
 from ....program.program import Program
-from ...gpu import tma, wgmma
-from ...gpu.cp_async import warp_sync
 from ...gpu.launch import block_by_address, min_blocks_per_sm
-from ...gpu.shared_tiles import touch
-from ...gpu.warp import lane_of, warp_of
-from ...gpu.warp_specialized import warp_specialized
+from ...gpu.matrix import wgmma
+from ...gpu.matrix.warp_specialized import warp_specialized
+from ...gpu.memory import tma
+from ...gpu.memory.cp_async import warp_sync
+from ...gpu.memory.shared_tiles import touch
+from ...gpu.threads.warp import lane_of, warp_of
 from .grid import query_blocks
 from .problem import FlashProblem
 from .tma_config import HALF_BYTES, FlashTmaConfig

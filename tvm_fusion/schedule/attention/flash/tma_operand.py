@@ -19,8 +19,8 @@ from tvm import ir, sym, tirx
 from ....core.tir.expressions import int64, variables
 from ....core.tir.loops import constant, find, index, substitute
 from ....program.stage import Axis
-from ...gpu.tma import ALIGNMENT, MAX_RANK, PANEL, TensorMap
-from ...gpu.vector_loads import resolved
+from ...gpu.memory.tma import ALIGNMENT, MAX_RANK, PANEL, TensorMap
+from ...gpu.memory.vector_loads import resolved
 from ...index.address import offset
 from ..problem.pattern import Pattern
 from ..problem.query_group import QueryGroup

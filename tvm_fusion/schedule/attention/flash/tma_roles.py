@@ -10,9 +10,10 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import index, loop, sequence, when
-from ...gpu import mbarrier, tma, wgmma
-from ...gpu.pipeline import Barriers, Ring, RingPosition, initialize
-from ...gpu.swizzle import BANKS, VECTOR, PanelRows
+from ...gpu.matrix import wgmma
+from ...gpu.memory import mbarrier, tma
+from ...gpu.memory.pipeline import Barriers, Ring, RingPosition, initialize
+from ...gpu.memory.swizzle import BANKS, VECTOR, PanelRows
 from ..problem.pattern import FLOAT
 from .epilogue import FlashMmaEpilogue
 from .problem import FlashProblem

@@ -23,10 +23,10 @@ from ....core.tir.expressions import load
 from ....core.tir.loops import index, sequence, unrolled
 from ...contraction.mma.fragments import multiply_fragments
 from ...gpu.launch import VECTOR_BYTES
-from ...gpu.lds import rounded, scheduling_barrier
-from ...gpu.swizzle import VECTOR, WaveRows
-from ...gpu.vector_moves import AMD_MOVES
-from ...gpu.warp import butterfly
+from ...gpu.memory.lds import rounded, scheduling_barrier
+from ...gpu.memory.swizzle import VECTOR, WaveRows
+from ...gpu.memory.vector_moves import AMD_MOVES
+from ...gpu.threads.warp import butterfly
 from ...instructions.lanes import STAY
 from ..problem.online_softmax import assign
 from .copies import FlashCopies

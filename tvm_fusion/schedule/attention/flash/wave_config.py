@@ -17,7 +17,7 @@ from ....core.tir.loops import constant, product
 from ....device import Device
 from ....ecg.work import at
 from ...gpu.launch import STATIC_SHARED_BYTES
-from ...gpu.swizzle import VECTOR, WaveRows
+from ...gpu.memory.swizzle import VECTOR, WaveRows
 from ...instructions.amd import FAMILIES, HALF_FLOP_PER_CLOCK
 from ...instructions.instruction import Instruction
 from ...instructions.layout import Layout, layout

@@ -26,9 +26,9 @@ from tvm import ir, tirx
 from ....core.tir.expressions import load
 from ....core.tir.loops import block, coordinates, index, kernel, loop, sequence, unrolled, when
 from ....program.program import Program
-from ...gpu.shared_tiles import touch
-from ...gpu.vector_moves import AMD_MOVES
-from ...gpu.warp import each_thread
+from ...gpu.memory.shared_tiles import touch
+from ...gpu.memory.vector_moves import AMD_MOVES
+from ...gpu.threads.warp import each_thread
 from ..problem.online_softmax import assign, float_
 from ..problem.pattern import FLOAT
 from .grid import query_blocks

@@ -16,7 +16,7 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import coordinates, index, loop, sequence, substitute, unrolled, when
-from ...gpu.swizzle import VECTOR
+from ...gpu.memory.swizzle import VECTOR
 from .loads import UNROLLED, Place, TileLoads
 
 HALF_BYTES = 2

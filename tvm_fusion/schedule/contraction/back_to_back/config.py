@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from tvm import DataType
 
 from ....core.tir.expressions import loads, variables
-from ...gpu import mbarrier
-from ...gpu.tma import PANEL
-from ...gpu.wgmma import THREADS, M
+from ...gpu.matrix.wgmma import THREADS, M
+from ...gpu.memory import mbarrier
+from ...gpu.memory.tma import PANEL
 from ..tile.shape import REGISTER_FILE
 from ..wgmma.config import WgmmaConfig
 from ..wgmma.tma_operand import TmaOperand
@@ -25,28 +25,16 @@ OTHER_REGISTERS = 24  # of a consumer's thread, beside sums, fragments and what 
 
 @dataclass(frozen=True, eq=False)
 class BackToBackConfig:
-    """Two products in one kernel.
+    """Two products in one kernel."""
 
-    Attributes
-    ----------
-    first : WgmmaConfig
-        Of tiles of 64 rows and a chunk of columns; its result is the hidden operand.
-    second : WgmmaConfig
-        Of tiles of 64 rows and all columns; of its operands, B alone is copied.
-    chunk : int
-        Columns of H that a consumer computes at a time: terms of the second product.
-    consumers : int
-        Warpgroups that multiply.
-    stages : int
-        Tiles of rows that shared memory holds: a multiple of the consumers. One that got a stage
-        from another could be a turn ahead of a copy that is late, and take the barrier's phase
-        before for its own.
-    """
-
+    # Of tiles of 64 rows and a chunk of columns; its result is the hidden operand.
     first: WgmmaConfig
-    second: WgmmaConfig
-    chunk: int
-    consumers: int
+    second: WgmmaConfig  # of tiles of 64 rows and all columns; of its operands, B alone is copied
+    chunk: int  # columns of H that a consumer computes at a time: terms of the second product
+    consumers: int  # warpgroups that multiply
+    # Tiles of rows that shared memory holds: a multiple of the consumers. One that got a stage from
+    # another could be a turn ahead of a copy that is late, and take the barrier's phase before for
+    # its own.
     stages: int
 
     @property

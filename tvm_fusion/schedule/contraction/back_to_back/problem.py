@@ -33,19 +33,12 @@ from ..wgmma.space import has_wgmma
 
 @dataclass(frozen=True)
 class BackToBack:
-    """Two products, of which the second reads what the first one's epilogue computes.
+    """Two products, of which the second reads what the first one's epilogue computes."""
 
-    Attributes
-    ----------
-    first, second : SumOfProducts
-        The products; ``hidden`` is the first's only result, and an operand of the second.
-    hidden : Var
-        The hidden operand: a buffer of the second's rows, then of its terms.
-    """
-
+    # The products; ``hidden`` is the first's only result, and an operand of the second.
     first: SumOfProducts
     second: SumOfProducts
-    hidden: ir.Var
+    hidden: ir.Var  # the hidden operand: a buffer of the second's rows, then of its terms
 
 
 def back_to_back(program: Program, stages: Sequence[Stage]) -> BackToBack | Refusal:
@@ -53,7 +46,7 @@ def back_to_back(program: Program, stages: Sequence[Stage]) -> BackToBack | Refu
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         The program's, without internal maps.
     """
     first, second = (s for s in stages if not s.is_map)
@@ -111,7 +104,7 @@ def back_to_back_proposals(
 
     Parameters
     ----------
-    device : Device
+    device
         Without wgmma there are none.
     """
     if not has_wgmma(device):

@@ -32,14 +32,15 @@ from ....core.tir.loops import (
     when,
 )
 from ....program.program import Program
-from ...gpu import mbarrier, tma, wgmma
 from ...gpu.launch import PREFETCHED, dependents_launch, min_blocks_per_sm
-from ...gpu.pipeline import Barriers, Ring, RingPosition, initialize
-from ...gpu.shared_tiles import touch
-from ...gpu.tma import PANEL
-from ...gpu.warp import lane_of
-from ...gpu.warp_specialized import persistent_tiles, warp_specialized
-from ...gpu.wgmma import K
+from ...gpu.matrix import wgmma
+from ...gpu.matrix.warp_specialized import persistent_tiles, warp_specialized
+from ...gpu.matrix.wgmma import K
+from ...gpu.memory import mbarrier, tma
+from ...gpu.memory.pipeline import Barriers, Ring, RingPosition, initialize
+from ...gpu.memory.shared_tiles import touch
+from ...gpu.memory.tma import PANEL
+from ...gpu.threads.warp import lane_of
 from ..tile.grid import TilePlace
 from ..tile.result_vectors import ResultVectors
 from ..tile.results import VectorResults
@@ -152,11 +153,11 @@ class Roles:
 
     Parameters
     ----------
-    maps : list of Var
+    maps
         Tensor maps of X, W1 and W2.
-    number, thread : Expr
+    number, thread
         Of the block and the thread.
-    shared : Var
+    shared
         Shared memory, bytes.
 
     Attributes

@@ -16,9 +16,9 @@ from ....core.contract.template import Refusal
 from ....core.tir.expressions import is_expensive
 from ....core.tir.loops import constant, index
 from ....device import Device
-from ...gpu import mbarrier
-from ...gpu.tma import PANEL
-from ...gpu.wgmma import MOVED_REGISTERS, WARPS, K, M
+from ...gpu.matrix.wgmma import MOVED_REGISTERS, WARPS, K, M
+from ...gpu.memory import mbarrier
+from ...gpu.memory.tma import PANEL
 from ...index.address import offset, stride
 from ...instructions.nvidia import HALF_TYPES
 from ...instructions.table import find

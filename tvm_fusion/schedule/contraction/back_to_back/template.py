@@ -36,18 +36,10 @@ KERNELS = Kernels({BackToBackConfig: ("back to back", ("consumers", "chunk", "st
 
 @dataclass(frozen=True, eq=False)
 class BackToBackDetails:
-    """What a claim remembers until its kernel is made.
+    """What a claim remembers until its kernel is made."""
 
-    Attributes
-    ----------
-    config : BackToBackConfig
-        Consumers, chunks and stages.
-    pair : BackToBack
-        Both products.
-    """
-
-    config: BackToBackConfig
-    pair: BackToBack
+    config: BackToBackConfig  # consumers, chunks and stages
+    pair: BackToBack  # both products
 
 
 class BackToBackGemm(Template):

@@ -34,8 +34,8 @@ from ....core.tir.loops import (
 )
 from ....program.stage import Axis
 from ...gpu.launch import block_by_address
-from ...gpu.shifted_loads import ELEMENTS, load_words, shift_words
-from ...gpu.tma import ALIGNMENT
+from ...gpu.memory.tma import ALIGNMENT
+from ...gpu.memory.vector_loads import ELEMENTS, load_words, shift_words
 from ...instructions.nvidia import HALF_TYPES
 from ..problem.packing_function import packing_function
 from ..problem.sum_of_products import SumOfProducts
@@ -50,7 +50,7 @@ def aligned_rows(
 
     Parameters
     ----------
-    constants : collection of Var
+    constants
         Inputs that are known at compile time.
 
     Returns
@@ -123,7 +123,7 @@ def pad_rows(pairs: Sequence[tuple[ir.Var, ir.Var]]) -> tirx.PrimFunc:
 
     Parameters
     ----------
-    pairs : sequence of (Var, Var)
+    pairs
         Matrices of half types, and where their rows go: as long, rounded up to chunks.
 
     Returns

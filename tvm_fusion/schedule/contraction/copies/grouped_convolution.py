@@ -34,32 +34,15 @@ MOST_COLUMNS = 256  # of all groups, as one dense convolution
 
 @dataclass(frozen=True, eq=False)
 class _Groups:
-    """A grouped convolution.
+    """A grouped convolution."""
 
-    Attributes
-    ----------
-    contraction : SumOfProducts
-        Over output channels of all groups.
-    weight : TensorLoad
-        The constant.
-    is_right : bool
-        Whether it is the right operand.
-    channel : Axis
-        Of all output channels.
-    term : Axis
-        The input channels of a group.
-    dim : int
-        The dimension of the image that has them.
-    count, size : int
-        Groups, and output channels of each.
-    """
-
-    contraction: SumOfProducts
-    weight: ir.TensorLoad
-    is_right: bool
-    channel: Axis
-    term: Axis
-    dim: int
+    contraction: SumOfProducts  # over output channels of all groups
+    weight: ir.TensorLoad  # the constant
+    is_right: bool  # whether it is the right operand
+    channel: Axis  # of all output channels
+    term: Axis  # the input channels of a group
+    dim: int  # the dimension of the image that has them
+    # Groups, and output channels of each.
     count: int
     size: int
 
@@ -71,7 +54,7 @@ def grouped_gemms(
 
     Parameters
     ----------
-    constants : collection of Var
+    constants
         Inputs that are known at compile time.
 
     Yields

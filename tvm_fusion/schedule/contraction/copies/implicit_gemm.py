@@ -37,27 +37,13 @@ from ..tile.result_vectors import WIDTHS
 
 @dataclass(frozen=True, eq=False)
 class ImplicitGemm:
-    """A convolution whose weight is packed in the order of its sum.
+    """A convolution whose weight is packed in the order of its sum."""
 
-    Attributes
-    ----------
-    contraction : SumOfProducts
-        Over the packed weight, with the channels as last axis of the sum.
-    source : Var
-        The weight.
-    packed : Var
-        What kernels read instead.
-    axes : tuple of Axis
-        Of the packed weight.
-    value : Expr
-        The weight over these axes.
-    """
-
-    contraction: SumOfProducts
-    source: ir.Var
-    packed: ir.Var
-    axes: tuple[Axis, ...]
-    value: ir.Expr
+    contraction: SumOfProducts  # over the packed weight, with the channels as last axis of the sum
+    source: ir.Var  # the weight
+    packed: ir.Var  # what kernels read instead
+    axes: tuple[Axis, ...]  # of the packed weight
+    value: ir.Expr  # the weight over these axes
 
     def program(self, program: Program) -> Program:
         """Replace the weight among the inputs of a program."""
@@ -83,9 +69,9 @@ def implicit_gemm(
 
     Parameters
     ----------
-    constants : collection of Var
+    constants
         Inputs that may be packed: those that are known at compile time, or all.
-    of_planes : bool
+    of_planes
         Whether channels are planes, instead of contiguous.
 
     Returns

@@ -26,25 +26,16 @@ THREADS = 256  # of a block of the kernel that copies
 
 @dataclass(frozen=True, eq=False)
 class OperandCopies:
-    """A product over copies of operands.
+    """A product over copies of operands."""
 
-    Attributes
-    ----------
-    contraction : SumOfProducts
-        Over the copies.
-    sources, copies : tuple of Var
-        The operands that are copied, and what kernels read instead.
-    packing : tuple of callable or None
-        For each constant, makes the function that copies it at compile time; ``None`` for what is
-        copied at run time.
-    kernel : callable
-        Makes the kernel that copies the others: its parameters are those, then their copies.
-    """
-
-    contraction: SumOfProducts
+    contraction: SumOfProducts  # over the copies
+    # The operands that are copied, and what kernels read instead.
     sources: tuple[ir.Var, ...]
     copies: tuple[ir.Var, ...]
+    # For each constant, makes the function that copies it at compile time; ``None`` for what is
+    # copied at run time.
     packing: tuple[Callable[[], tirx.PrimFunc] | None, ...]
+    # Makes the kernel that copies the others: its parameters are those, then their copies.
     kernel: Callable[[], tirx.PrimFunc]
 
     @property
@@ -72,7 +63,7 @@ class OperandCopies:
 
         Parameters
         ----------
-        program : Program
+        program
             Of the group, over its own inputs.
         """
         positions = {x: n for n, x in enumerate(program.inputs)}
@@ -103,9 +94,9 @@ def copy_kernel(params: Sequence[ir.Var], pieces: Sequence[tuple[ir.Expr, Body]]
 
     Parameters
     ----------
-    params : sequence of Var
+    params
         The operands, then their copies.
-    pieces : sequence of (Expr, callable)
+    pieces
         How many tasks there are of a kind, and what one of them does.
     """
     total = add([count for count, _ in pieces])

@@ -43,7 +43,7 @@ from ....core.tir.loops import (
 )
 from ....core.untouched import SCHEDULED
 from ....program.stage import Axis
-from ...gpu.tma import ALIGNMENT, ROW_BYTES
+from ...gpu.memory.tma import ALIGNMENT, ROW_BYTES
 from ...instructions.nvidia import HALF_TYPES
 from ..problem.gemm_view import gemm_view
 from ..problem.packing_function import packing_function
@@ -64,9 +64,9 @@ def partial_im2col(
 
     Parameters
     ----------
-    contraction : SumOfProducts
+    contraction
         Any product, its weight as the graph has it.
-    constants : collection of Var
+    constants
         Inputs that are known at compile time.
 
     Returns
@@ -118,18 +118,11 @@ def partial_im2col(
 
 @dataclass(frozen=True)
 class _Window:
-    """How an image is read.
-
-    Attributes
-    ----------
-    pixels : tuple of Axis
-        Of the results, the axis along rows last.
-    row, along : int
-        The dimension of the image along rows, and the tap's axis that moves along it.
-    """
+    """How an image is read."""
 
     dims: tuple[ImageDim, ...]
-    pixels: tuple[Axis, ...]
+    pixels: tuple[Axis, ...]  # of the results, the axis along rows last
+    # The dimension of the image along rows, and the tap's axis that moves along it.
     row: int
     along: int
 
@@ -259,26 +252,13 @@ THREADS = 128  # of a block, a column each: of 96 terms they take 26 KiB
 
 @dataclass(frozen=True)
 class ImageColumns:
-    """Columns of an image: the terms that one input column has for a row of results.
+    """Columns of an image: the terms that one input column has for a row of results."""
 
-    Attributes
-    ----------
-    dims : tuple of ImageDim
-        How each dimension of the image is moved along by pixels.
-    row : int
-        The dimension along rows, of which columns are places, and not pixels of the results.
-    extents : tuple of int
-        Extents of the pixels, and of the columns of a row.
-    depth : int
-        Elements of a column: terms, then zeros.
-    terms : tuple of tuple of int
-        For each term, where it is along each dimension from the first pixel on.
-    """
-
-    dims: tuple[ImageDim, ...]
-    row: int
-    extents: tuple[int, ...]
-    depth: int
+    dims: tuple[ImageDim, ...]  # how each dimension of the image is moved along by pixels
+    row: int  # the dimension along rows, of which columns are places, and not pixels of the results
+    extents: tuple[int, ...]  # extents of the pixels, and of the columns of a row
+    depth: int  # elements of a column: terms, then zeros
+    # For each term, where it is along each dimension from the first pixel on.
     terms: tuple[tuple[int, ...], ...]
 
 
@@ -287,7 +267,7 @@ def partial_im2col_gpu(image: ir.Var, copy: ir.Var, columns: ImageColumns) -> ti
 
     Parameters
     ----------
-    image, copy : Var
+    image, copy
         The image, and where the columns of a row lie one behind the other.
 
     Returns

@@ -19,8 +19,8 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from ....core.tir.loops import substitute
-from ...gpu import half_pairs
-from ...gpu.register_buffers import RegisterBuffers, Word
+from ...gpu.registers import half_pairs
+from ...gpu.registers.buffers import RegisterBuffers, Word
 from .f16x2 import FRACTION, HALF, Quantized, are_alike, quantized_and_scales
 
 BYTE, WORD_BYTES, NIBBLE, SIXTEEN = 8, 4, 4, 16
@@ -49,9 +49,9 @@ def dequantized_words(
 
     Parameters
     ----------
-    values : sequence of Expr
+    values
         Of a chunk, along K, over variables that stand for elements.
-    registers : RegisterBuffers
+    registers
         What holds the elements.
     """
     read = [quantized_and_scales(value) for value in values]

@@ -15,7 +15,7 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import index, local, sequence
-from ...gpu.register_buffers import RegisterBuffers, Word
+from ...gpu.registers.buffers import RegisterBuffers, Word
 from .float32 import FLOATS, BitField, bit_field_of, factors
 
 HALF = 16
@@ -51,7 +51,7 @@ def quantized_and_scales(expr: ir.Expr) -> tuple[Quantized, list[ir.Expr]] | Non
 
     Parameters
     ----------
-    expr : Expr
+    expr
         Over variables that stand for elements.
     """
     while isinstance(expr, tirx.Cast) and str(expr.value.ty.dtype) in FLOATS:
@@ -90,11 +90,11 @@ class DequantizeF16x2:
 
     Parameters
     ----------
-    columns : sequence of sequence of Quantized
+    columns
         The integers of each column, by k.
-    registers : RegisterBuffers
+    registers
         The words that hold them.
-    threads : int
+    threads
         Of the block, whose number is the buffers' first index.
 
     Attributes

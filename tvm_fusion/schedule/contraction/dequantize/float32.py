@@ -33,9 +33,9 @@ def widened(expr: ir.Expr, word: Word) -> ir.Expr:
 
     Parameters
     ----------
-    expr : Expr
+    expr
         Over variables that stand for elements.
-    word : callable
+    word
         See :func:`unpack_to_float`.
     """
     if isinstance(expr, (tirx.Add, tirx.Sub, tirx.Mul)) and str(expr.ty.dtype) in FLOATS:
@@ -104,22 +104,13 @@ _WORD = 32
 
 @dataclass(frozen=True)
 class BitField:
-    """Some bits of an integer element.
+    """Some bits of an integer element."""
 
-    Attributes
-    ----------
-    element : Var
-        The variable that stands for the element.
-    low, bits : int
-        The lowest bit, and the number of bits.
-    is_signed : bool
-        Whether the highest bit is a sign.
-    """
-
-    element: ir.Var
+    element: ir.Var  # the variable that stands for the element
+    # The lowest bit, and the number of bits.
     low: int
     bits: int
-    is_signed: bool
+    is_signed: bool  # whether the highest bit is a sign
 
     @property
     def range(self) -> tuple[int, int]:
@@ -161,9 +152,9 @@ def unpack_to_float(
 
     Parameters
     ----------
-    expr : Expr
+    expr
         Of an integer type, over variables that stand for elements.
-    word : callable
+    word
         Gives the 32 bits that hold an element, and its first bit.
     """
     if isinstance(expr, tirx.IntImm):

@@ -57,13 +57,13 @@ def dispatch_on_m(
 
     Parameters
     ----------
-    contraction : SumOfProducts
+    contraction
         The same, as one product.
-    general : PrimFunc
+    general
         A kernel of the program.
-    tile : TileGemmConfig, optional
+    tile
         Of the general kernel, if it is one for tensor cores.
-    beside : ConcatParts, optional
+    beside
         Other parts of a concatenation, which all kernels store.
     """
     choices: list[tuple[ir.Expr, tirx.Stmt]] = []

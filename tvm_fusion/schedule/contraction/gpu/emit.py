@@ -68,25 +68,15 @@ RULES = (dlight.gpu.Matmul, dlight.gpu.GEMV, dlight.gpu.Reduction)
 
 @dataclass(frozen=True, eq=False)
 class GpuContractionConfig:
-    """Configuration of a contraction on a GPU: decided by the claim, consumed by its emission.
+    """Configuration of a contraction on a GPU: decided by the claim, consumed by its emission."""
 
-    Attributes
-    ----------
-    program : Program
-        The program of the claimed group.
-    contraction : SumOfProducts
-        Its contraction; behind a norm prologue, without the scale.
-    gemm : GemvConfig, TileGemmConfig or None
-        Of few rows, or of tiles on tensor cores; ``None`` for tiled and untiled kernels, which
-        DLight configures, with skinny GEMMs in front if M is symbolic.
-    beside : ConcatParts or None
-        Other parts of a concatenation with the product; there is a configuration then.
-    """
-
-    program: Program
-    contraction: SumOfProducts
+    program: Program  # the program of the claimed group
+    contraction: SumOfProducts  # its contraction; behind a norm prologue, without the scale
     device: Device
+    # Of few rows, or of tiles on tensor cores; ``None`` for tiled and untiled kernels, which DLight
+    # configures, with skinny GEMMs in front if M is symbolic.
     gemm: GemmConfig | None
+    # Other parts of a concatenation with the product; there is a configuration then.
     beside: ConcatParts | None = None
     constants: frozenset[ir.Var] = frozenset()
 
@@ -110,21 +100,12 @@ class GpuContractionConfig:
 
 @dataclass(frozen=True, eq=False)
 class GpuContractionDetails:
-    """What a claim remembers until its kernels are made.
+    """What a claim remembers until its kernels are made."""
 
-    Attributes
-    ----------
-    config : GpuContractionConfig
-        The kernel.
-    copies : OperandCopies or ImplicitGemm, optional
-        What makes the operands that the kernel reads instead of the group's own.
-    has_choices : bool
-        Whether a tuner may choose other tiles.
-    """
-
-    config: GpuContractionConfig
+    config: GpuContractionConfig  # the kernel
+    # What makes the operands that the kernel reads instead of the group's own.
     copies: OperandCopies | ImplicitGemm | None = None
-    has_choices: bool = True
+    has_choices: bool = True  # whether a tuner may choose other tiles
 
 
 def contraction_gpu(config: GpuContractionConfig, name: str, target: Target) -> tirx.PrimFunc:

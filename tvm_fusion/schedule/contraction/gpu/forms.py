@@ -46,40 +46,21 @@ Found = GemmForm | Refusal
 
 
 class Ranked(NamedTuple):
-    """A form that is taken where a product has it, before those behind it in the table.
+    """A form that is taken where a product has it, before those behind it in the table."""
 
-    Attributes
-    ----------
-    name : str
-        For a reader.
-    readings : tuple of Reading
-        What it computes; others are refused.
-    make : callable
-        Makes it of a product.
-    """
-
-    name: str
-    readings: tuple[Reading, ...]
-    make: Callable[[Product], Found]
+    name: str  # for a reader
+    readings: tuple[Reading, ...]  # what it computes; others are refused
+    make: Callable[[Product], Found]  # makes it of a product
 
 
 class Timed(NamedTuple):
-    """A form that is taken where it is estimated to be faster than a ranked one.
+    """A form that is taken where it is estimated to be faster than a ranked one."""
 
-    Attributes
-    ----------
-    name, readings
-        As of :class:`Ranked`.
-    instead_of : tuple of str
-        The ranked forms that it may stand for.
-    make : callable
-        Makes it of a product and of what it may stand for.
-    """
-
+    # As of :class:`Ranked`.
     name: str
     readings: tuple[Reading, ...]
-    instead_of: tuple[str, ...]
-    make: Callable[[Product, GemmForm], Found]
+    instead_of: tuple[str, ...]  # the ranked forms that it may stand for
+    make: Callable[[Product, GemmForm], Found]  # makes it of a product and of what it may stand for
 
 
 def _dual(product: Product) -> Found:
@@ -175,18 +156,10 @@ BY_TIME = (
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The form that was chosen.
+    """The form that was chosen."""
 
-    Attributes
-    ----------
-    name : str
-        Of its row.
-    form : GemmForm
-        What it gave.
-    """
-
-    name: str
-    form: GemmForm
+    name: str  # of its row
+    form: GemmForm  # what it gave
 
 
 def choose(product: Product) -> Choice | Refusal:

@@ -44,15 +44,9 @@ MOST_FLOPS = 1 << 32  # of products whose concatenation is proposed
 
 @dataclass(frozen=True, eq=False)
 class GpuGroupedGemmDetails:
-    """What a claim remembers until its kernel is made.
+    """What a claim remembers until its kernel is made."""
 
-    Attributes
-    ----------
-    config : GroupedGemmConfig
-        The tiles of the products.
-    """
-
-    config: GroupedGemmConfig
+    config: GroupedGemmConfig  # the tiles of the products
 
 
 class GpuGroupedGemm(Template):

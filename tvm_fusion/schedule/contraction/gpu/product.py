@@ -50,31 +50,17 @@ class Reading(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """A group that is read as one product.
-
-    Attributes
-    ----------
-    stages : tuple of Stage
-        Its program's, without internal maps; a concatenation is cut into its parts.
-    as_read : SumOfProducts
-        The product, its axes in the order of the graph.
-    device : Device
-        A GPU.
-    norm_scale : NormScale, optional
-        Of a norm before the product.
-    beside : ConcatParts, optional
-        Other parts of a concatenation.
-    by_pixels : SumOfProducts, optional
-        The same product, pooled, whose rows are pixels in their order.
-    """
+    """A group that is read as one product."""
 
     reading: Reading
     group: Group
+    # Its program's, without internal maps; a concatenation is cut into its parts.
     stages: tuple[Stage, ...]
-    as_read: SumOfProducts
-    device: Device
-    norm_scale: NormScale | None = None
-    beside: ConcatParts | None = None
+    as_read: SumOfProducts  # the product, its axes in the order of the graph
+    device: Device  # A GPU
+    norm_scale: NormScale | None = None  # of a norm before the product
+    beside: ConcatParts | None = None  # other parts of a concatenation
+    # The same product, pooled, whose rows are pixels in their order.
     by_pixels: SumOfProducts | None = None
 
     @property
@@ -108,9 +94,9 @@ def read_product(group: Group, stages: tuple[Stage, ...], device: Device) -> Pro
 
     Parameters
     ----------
-    group : Group
+    group
         With at least one reduction.
-    stages : tuple of Stage
+    stages
         Its program's, without internal maps.
     """
     program = group.program

@@ -55,22 +55,13 @@ GemmConfig = GemvConfig | TileGemmConfig
 
 @dataclass(frozen=True, eq=False)
 class GpuGemmProblem:
-    """A contraction as a GEMM of a GPU.
+    """A contraction as a GEMM of a GPU."""
 
-    Attributes
-    ----------
-    contraction : SumOfProducts
-        What is computed.
-    norm_scale : NormScale, optional
-        The scale of an RMS norm prologue, which skinny GEMM alone has.
-    least_rows : int
-        Of tiles; with fewer they are not worth their instructions.
-    """
-
-    contraction: SumOfProducts
+    contraction: SumOfProducts  # what is computed
     device: Device
+    # The scale of an RMS norm prologue, which skinny GEMM alone has.
     norm_scale: NormScale | None = None
-    least_rows: int = LEAST_ROWS
+    least_rows: int = LEAST_ROWS  # of tiles; with fewer they are not worth their instructions
 
     @cached_property
     def skinny(self) -> GemvConfig | None:
@@ -140,7 +131,7 @@ def configs(problem: GpuGemmProblem, chosen: GemmConfig | None = None) -> Iterat
 
     Parameters
     ----------
-    chosen : GemmConfig, optional
+    chosen
         Another one that comes first.
     """
     chosen = chosen or default(problem)

@@ -63,29 +63,15 @@ LEAST_CHANNELS = 2  # of a convolution's output: those of a decoder's last are 3
 
 @dataclass(frozen=True, eq=False)
 class GemmForm:
-    """A form of a product.
+    """A form of a product."""
 
-    Attributes
-    ----------
-    contraction : SumOfProducts
-        The product of what the kernel reads.
-    gemm : GemvConfig, TileGemmConfig or None
-        How it is computed; ``None`` for CUDA cores without a configuration.
-    device : Device
-        A GPU.
-    copies : OperandCopies or ImplicitGemm, optional
-        What makes the operands that the kernel reads.
-    at_run_time : bool
-        Whether a weight is packed at run time.
-    with_copies : float, optional
-        Estimated clocks of the copies and of the product behind them.
-    """
-
-    contraction: SumOfProducts
-    gemm: GemmConfig | None
-    device: Device
+    contraction: SumOfProducts  # the product of what the kernel reads
+    gemm: GemmConfig | None  # how it is computed; ``None`` for CUDA cores without a configuration
+    device: Device  # A GPU
+    # What makes the operands that the kernel reads.
     copies: OperandCopies | ImplicitGemm | None = None
-    at_run_time: bool = False
+    at_run_time: bool = False  # whether a weight is packed at run time
+    # Estimated clocks of the copies and of the product behind them.
     with_copies: float | None = None
 
     @property
@@ -236,7 +222,7 @@ def aligned_rows_form(
     ----------
     gemm : GemvConfig, TileGemmConfig or None
         The default of its operands as they are.
-    constants : collection of Var
+    constants
         Inputs that are known at compile time.
     """
     if not isinstance(gemm, TileGemmConfig):
@@ -295,7 +281,7 @@ def packed_weight_form(
     ----------
     contraction, base, constants, device
         As in :func:`im2col_form`.
-    inputs : collection of Var
+    inputs
         Of the program: one of them may be the weight.
     """
     if not base.is_gathered:

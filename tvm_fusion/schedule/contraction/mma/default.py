@@ -72,7 +72,7 @@ def tile_gemm_config(
     ----------
     contraction, device
         As in :func:`..tile.read_problem.gemm_problem`.
-    rows : int
+    rows
         A guess of M where it is symbolic.
     """
     problem = gemm_problem(contraction, device)
@@ -165,9 +165,9 @@ def candidates(
 
     Parameters
     ----------
-    is_unaligned : bool
+    is_unaligned
         Whether rows of an operand are not aligned.
-    has_few_k : bool
+    has_few_k
         Whether longer tiles would be half empty.
     """
     if start.is_amd:

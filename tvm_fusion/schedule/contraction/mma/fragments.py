@@ -15,11 +15,11 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import index, local, sequence, unrolled
-from ...gpu.ldmatrix import ldmatrix_x4
-from ...gpu.mma_sync import mma_fragments, mma_split_fragments
-from ...gpu.shared_tiles import load_shared
-from ...gpu.swizzle import exchanged
-from ...gpu.warp import lane_of
+from ...gpu.matrix.ldmatrix import ldmatrix_x4
+from ...gpu.matrix.mma_sync import mma_fragments, mma_split_fragments
+from ...gpu.memory.shared_tiles import load_shared
+from ...gpu.memory.swizzle import exchanged
+from ...gpu.threads.warp import lane_of
 from ...instructions.amd import multiply
 from ...instructions.instruction import Instruction
 from ...instructions.nvidia import HALF_TYPES
@@ -36,13 +36,13 @@ class _Registers:
 
     Parameters
     ----------
-    is_a : bool
+    is_a
         Whether the operand is A.
-    slots : int
+    slots
         How many steps of K they have room for.
-    size : int
+    size
         Elements of a lane, of 16 rows or columns in a step.
-    held : str
+    held
         Type of the elements.
     """
 
@@ -92,11 +92,11 @@ class OperandFragments(_Registers):
 
         Parameters
         ----------
-        warp : Expr
+        warp
             The warp's number along M or N.
-        step : Expr
+        step
             The k16's number in the tile.
-        tile : (Var, Expr)
+        tile
             Shared memory, and the word of it where the tile begins.
         """
         shared, start = tile
@@ -238,18 +238,10 @@ class OperandLoads(Protocol):
 
 
 class Fragments(Protocol):
-    """Fragments of A and of B.
+    """Fragments of A and of B."""
 
-    Attributes
-    ----------
-    buffers : list of Var
-        Registers.
-    instructions : int
-        Instructions of each pair of fragments in a step.
-    """
-
-    buffers: list[ir.Var]
-    instructions: int
+    buffers: list[ir.Var]  # registers
+    instructions: int  # instructions of each pair of fragments in a step
 
     @property
     def a(self) -> OperandLoads:
@@ -266,11 +258,11 @@ class Fragments(Protocol):
 
         Parameters
         ----------
-        sums : sequence of TensorLoad
+        sums
             The first of a thread's accumulators; of split float32 also the first of small ones.
-        slot, number : int
+        slot, number
             Of the registers, and of the instruction in the step.
-        i, j : Expr
+        i, j
             Numbers of the fragments of A and of B.
         """
 

@@ -33,19 +33,11 @@ MOST_SUMS = 2 * 64 * 128
 
 @dataclass(frozen=True)
 class GroupedProduct:
-    """A product of a grouped GEMM: its sizes, the types of its operands, and how these are copied.
-
-    Attributes
-    ----------
-    start : TileOperands
-        Before tiles are chosen.
-    unaligned : tuple of bool
-        See :func:`.unaligned_tiles.unaligned_operands`.
-    """
+    """A product of a grouped GEMM: its sizes, its operands' types, and how these are copied."""
 
     sizes: Sizes
-    start: TileOperands
-    unaligned: tuple[bool, ...]
+    start: TileOperands  # before tiles are chosen
+    unaligned: tuple[bool, ...]  # see :func:`.unaligned_tiles.unaligned_operands`
 
     @classmethod
     def of(cls, problem: GemmProblem) -> GroupedProduct:

@@ -41,18 +41,11 @@ EACH = 4  # points of a map, of each thread
 
 @dataclass(frozen=True, eq=False)
 class GroupedGemmConfig:
-    """Configuration of a grouped GEMM.
+    """Configuration of a grouped GEMM."""
 
-    Attributes
-    ----------
-    tiles : tuple of TileGemmConfig
-        The products in tiles, static ones, of as many threads and of one ``split_k``.
-    maps : tuple of Stage
-        Maps that read none of the sums.
-    """
-
+    # The products in tiles, static ones, of as many threads and of one ``split_k``.
     tiles: tuple[TileGemmConfig, ...]
-    maps: tuple[Stage, ...] = ()
+    maps: tuple[Stage, ...] = ()  # maps that read none of the sums
 
     @property
     def threads(self) -> int:

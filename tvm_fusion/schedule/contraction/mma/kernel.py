@@ -60,13 +60,13 @@ def tile_block(
 
     Parameters
     ----------
-    number, thread : Expr
+    number, thread
         Of the block among those of the product, and of the thread.
-    shared : Var
+    shared
         Shared memory of the block, float32 words.
-    owns_shared : bool
+    owns_shared
         Whether it is declared here.
-    beside : Stmt, optional
+    beside
         What the thread does while the first tiles are on their way.
     """
     place, find = config.grid.found(number, config.table(shared))

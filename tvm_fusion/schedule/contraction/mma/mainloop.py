@@ -31,9 +31,9 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import index, local, loop, sequence, unrolled, when
-from ...gpu.pipeline import OffsetRing, WrittenOutRing
-from ...gpu.shared_tiles import touch
-from ...gpu.warp import warp_of
+from ...gpu.memory.pipeline import OffsetRing, WrittenOutRing
+from ...gpu.memory.shared_tiles import touch
+from ...gpu.threads.warp import warp_of
 from ..tile.config import TileGemmConfig
 from ..tile.grid import TilePlace
 from ..tile.operand import OperandTile
@@ -99,7 +99,7 @@ class TileMmaMainloop(TileAccumulators):
 
     Parameters
     ----------
-    shared : Var
+    shared
         Shared memory, float32 words.
     """
 
@@ -130,7 +130,7 @@ class TileMmaMainloop(TileAccumulators):
 
         Parameters
         ----------
-        beside : Stmt, optional
+        beside
             What it does while the first tiles are on their way.
         """
         config, ring = self._config, self._ring

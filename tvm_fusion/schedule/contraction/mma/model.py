@@ -50,67 +50,41 @@ class Rates:
 
     Those of an epilogue (``element`` to ``thread_slice``, ``EXPENSIVE``, ``READ``) are of an H100,
     the others of an H200: one architecture, with the same multiprocessors.
-
-    Attributes
-    ----------
-    mma : float
-        Multiply-adds of half types on tensor cores by ``mma.sync``, in a clock; twice as many of
-        bytes, half as many of float32.
-    shared : float
-        Bytes from and to shared memory in a clock.
-    l2 : float
-        Bytes from L2 in a clock.
-    partial : float
-        The same of partial sums between two kernels.
-    dram : float
-        Bytes from memory in a clock, all multiprocessors busy: of an H200; an H100 has 12.5.
-    latency : float
-        Clocks from the issue of a copy to its arrival.
-    step : float
-        Clocks of a k16 that no other warp hides: ldmatrix, mma, a share of a barrier.
-    split : float
-        The same of float32 that is split, beside its products: 24 instructions for each four.
-    of_split, of_float8 : float
-        How much longer products take of split float32, and of float8 where ``mma.sync`` converts
-        it: from compute capability 9.0 on.
-    epilogue : float
-        Clocks of an epilogue.
-    element, slice : float
-        Clocks of each of a multiprocessor's elements beside, and of each further warp that has
-        terms of its sum.
-    thread, thread_slice : float
-        The same of each element of a thread.
-    cluster_element : float
-        Clocks of an element whose sums other blocks of a cluster have, or a kernel before.
-    result : float
-        Bytes of a result from and to memory: those that are written count half as much again.
-    cluster : float
-        Clocks of barriers between the blocks of a cluster, and of their launch, of each doubling.
-    launch : float
-        Clocks of a launch until the first copies arrive.
-    next_launch : float
-        Clocks from the end of a kernel to the start of the next one of the same product.
     """
 
+    # Multiply-adds of half types on tensor cores by ``mma.sync``, in a clock; twice as many of
+    # bytes, half as many of float32.
     mma: float = 1025.0
-    shared: float = 128.0
-    l2: float = 45.0
-    partial: float = 45.0
+    shared: float = 128.0  # bytes from and to shared memory in a clock
+    l2: float = 45.0  # bytes from L2 in a clock
+    partial: float = 45.0  # the same of partial sums between two kernels
+    # Bytes from memory in a clock, all multiprocessors busy: of an H200; an H100 has 12.5.
     dram: float = 18.4
-    latency: float = 1465.0
+    latency: float = 1465.0  # clocks from the issue of a copy to its arrival
+    # Clocks of a k16 that no other warp hides: ldmatrix, mma, a share of a barrier.
     step: float = 30.0
+    # The same of float32 that is split, beside its products: 24 instructions for each four.
     split: float = 200.0
+    # How much longer products take of split float32, and of float8 where ``mma.sync`` converts it:
+    # from compute capability 9.0 on.
     of_split: float = 1.16
     of_float8: float = 2.8
-    epilogue: float = 55.0
+    epilogue: float = 55.0  # clocks of an epilogue
+    # Clocks of each of a multiprocessor's elements beside, and of each further warp that has terms
+    # of its sum.
     element: float = 0.11
     slice: float = 0.08
+    # The same of each element of a thread.
     thread: float = 24.0
     thread_slice: float = 18.0
+    # Clocks of an element whose sums other blocks of a cluster have, or a kernel before.
     cluster_element: float = 0.38
+    # Clocks of barriers between the blocks of a cluster, and of their launch, of each doubling.
     cluster: float = 2300.0
-    launch: float = 3600.0
+    launch: float = 3600.0  # clocks of a launch until the first copies arrive
+    # Clocks from the end of a kernel to the start of the next one of the same product.
     next_launch: float = 1200.0
+    # Bytes of a result from and to memory: those that are written count half as much again.
     result: float = 3.0
 
 
@@ -131,7 +105,7 @@ def rates_of(problem: GemmProblem, device: Device) -> Rates:
 
     Parameters
     ----------
-    problem : GemmProblem
+    problem
         The product.
     """
     results, rates = problem.contraction.results, RATES

@@ -24,7 +24,7 @@ from ....core.tir.loops import block, index, kernel, local, sequence, threads, u
 from ....program.group import Group
 from ....program.program import Program
 from ...gpu.launch import min_blocks_per_sm
-from ...gpu.shared_tiles import touch
+from ...gpu.memory.shared_tiles import touch
 from ..tile.config import TileGemmConfig
 from ..tile.shared_epilogue import TileEpilogue
 from .mainloop import TileAccumulators, TileMmaMainloop
@@ -37,7 +37,7 @@ def split_k_kernels(program: Program, config: TileGemmConfig, group: Group) -> E
 
     Parameters
     ----------
-    config : TileGemmConfig
+    config
         The product, of static extents, with ``split_k`` ranks.
     """
     shape = [index(config.workspace_elements)]

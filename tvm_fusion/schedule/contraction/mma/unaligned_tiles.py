@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 
 from ....device import Device
-from ...gpu.warp import LANES
+from ...gpu.threads.warp import LANES
 from ..tile.config import TileGemmConfig
 from ..tile.operand_chunks import OperandChunks
 from ..tile.problem import GemmProblem, Sizes, gemm_sizes

@@ -68,7 +68,7 @@ def wave_clocks(shape: TileConfig, mma: float) -> float:
 
     Parameters
     ----------
-    mma : float
+    mma
         Clocks of its products if all SIMDs of a compute unit shared them.
     """
     operands, lanes = shape.operands, shape.operands.mma.lanes

@@ -23,45 +23,25 @@ _FLOATS = ("float16", "bfloat16", "float32")
 
 @dataclass(frozen=True)
 class Factor:
-    """What the terms of a block share.
+    """What the terms of a block share."""
 
-    Attributes
-    ----------
-    value : Expr
-        Over the operand's axes: a constant, or of one tensor.
-    size : int
-        Terms of a block that share it.
-    """
-
-    value: ir.Expr
-    size: int
+    value: ir.Expr  # over the operand's axes: a constant, or of one tensor
+    size: int  # terms of a block that share it
 
 
 @dataclass(frozen=True)
 class BlockQuantized:
-    """An operand of small integers in blocks along the last axis of K.
+    """An operand of small integers in blocks along the last axis of K."""
 
-    Attributes
-    ----------
-    numbers : Expr
-        The integers, over the operand's axes.
-    low, high : int
-        Their range.
-    zero : Factor
-        The zero point, a float32.
-    scale, minimum : tuple of Factor
-        What they are the products of; no minimum without factors.
-    size : int
-        Terms of a block.
-    """
-
-    numbers: ir.Expr
+    numbers: ir.Expr  # the integers, over the operand's axes
+    # Their range.
     low: int
     high: int
-    zero: Factor
+    zero: Factor  # the zero point, a float32
+    # What they are the products of; no minimum without factors.
     scale: tuple[Factor, ...]
     minimum: tuple[Factor, ...]
-    size: int
+    size: int  # terms of a block
 
     @property
     def bits(self) -> int:

@@ -23,29 +23,17 @@ from .results import Result, reads_of, reindexed
 
 @dataclass(frozen=True)
 class ColumnSplit:
-    """An axis of N split into ``(period * count + part) * width + position``.
-
-    Attributes
-    ----------
-    width : int
-        Columns of a part.
-    period : Axis or None
-        ``None`` if there is one period.
-    part, position : Axis
-        The new axes.
-    totals : tuple of Var
-        Each stands for the accumulator of one part.
-    is_of_pairs : bool
-        Whether a result reads now the column before and now the one behind, as pairs that are
-        rotated do.
-    """
+    """An axis of N split into ``(period * count + part) * width + position``."""
 
     axis: Axis
-    width: int
-    period: Axis | None
+    width: int  # columns of a part
+    period: Axis | None  # ``None`` if there is one period
+    # The new axes.
     part: Axis
     position: Axis
-    totals: tuple[ir.Var, ...]
+    totals: tuple[ir.Var, ...]  # each stands for the accumulator of one part
+    # Whether a result reads now the column before and now the one behind, as pairs that are rotated
+    # do.
     is_of_pairs: bool = False
 
     @property
@@ -203,9 +191,9 @@ def with_column_split(
 
     Parameters
     ----------
-    maps : sequence of Stage
+    maps
         All maps, without internal ones.
-    takes_pairs : bool
+    takes_pairs
         Whether columns may be read a distance apart that the column decides.
 
     Returns

@@ -25,18 +25,10 @@ MOST_PARTS = 8
 
 @dataclass(frozen=True)
 class ConcatEpilogue:
-    """Stages with concatenations cut into parts.
+    """Stages with concatenations cut into parts."""
 
-    Attributes
-    ----------
-    stages : tuple of Stage
-        The sum, and maps that read it at all of their points.
-    others : tuple of Stage
-        Maps that do not read it.
-    """
-
-    stages: tuple[Stage, ...]
-    others: tuple[Stage, ...]
+    stages: tuple[Stage, ...]  # the sum, and maps that read it at all of their points
+    others: tuple[Stage, ...]  # maps that do not read it
 
 
 def concat_epilogue(stages: Sequence[Stage]) -> ConcatEpilogue | None:
@@ -44,7 +36,7 @@ def concat_epilogue(stages: Sequence[Stage]) -> ConcatEpilogue | None:
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         Without internal maps, one reduction among them.
     """
     sums = [s.targets[0] for s in stages if not s.is_map]

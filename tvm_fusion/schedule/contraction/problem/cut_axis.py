@@ -19,7 +19,7 @@ def cuts_of(value: ir.Expr, axes: Sequence[Axis]) -> dict[ir.Var, list[int]]:
 
     Parameters
     ----------
-    axes : sequence of Axis
+    axes
         Those to look for, of constant extent.
     """
     sizes = {a.var: constant(a.extent) or 0 for a in axes}
@@ -45,9 +45,9 @@ def cut(stage: Stage, axis: Axis, places: Sequence[int]) -> list[Stage]:
 
     Parameters
     ----------
-    axis : Axis
+    axis
         One of its axes, of constant extent.
-    places : sequence of int
+    places
         Where, in order, none of them an end.
 
     Returns

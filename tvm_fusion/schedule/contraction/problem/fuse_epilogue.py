@@ -25,9 +25,9 @@ def fuse_epilogue(
 
     Parameters
     ----------
-    func : PrimFunc
+    func
         A schedule of what :func:`.prim_func.contraction_prim_func` makes.
-    result : str
+    result
         Name of the parameter that stands for all results.
 
     Raises

@@ -19,26 +19,14 @@ LEAST_N = 4  # with fewer columns a vector would be mostly empty
 
 @dataclass(frozen=True)
 class GemmView:
-    """A contraction as a batch of GEMMs, ``C[m, n] = sum over k of A[m, k] * B[k, n]``.
+    """A contraction as a batch of GEMMs, ``C[m, n] = sum over k of A[m, k] * B[k, n]``."""
 
-    Attributes
-    ----------
-    batch : tuple of Axis
-        Axes of A, B and C.
-    m_axes : tuple of Axis
-        Axes of A and C; single elements of A are broadcast.
-    n_axes : tuple of Axis
-        Axes of B and C; vectors lie along the last of them.
-    k_axes : tuple of Axis
-        The reduction axes. Like the others, without axes of extent 1.
-    a, b : PrimExpr
-        The operands.
-    """
-
-    batch: tuple[Axis, ...]
-    m_axes: tuple[Axis, ...]
-    n_axes: tuple[Axis, ...]
+    batch: tuple[Axis, ...]  # axes of A, B and C
+    m_axes: tuple[Axis, ...]  # axes of A and C; single elements of A are broadcast
+    n_axes: tuple[Axis, ...]  # axes of B and C; vectors lie along the last of them
+    # The reduction axes. Like the others, without axes of extent 1.
     k_axes: tuple[Axis, ...]
+    # The operands.
     a: ir.Expr
     b: ir.Expr
 
@@ -102,11 +90,11 @@ def interleave_parts(view: GemmView, split: ColumnSplit, width: int) -> GemmView
 
     Parameters
     ----------
-    view : GemmView
+    view
         Of a contraction with a column split.
-    split : ColumnSplit
+    split
         The last axes of N are its axes; the axis of its parts may be left out.
-    width : int
+    width
         Columns of a part in a panel; if it is no divisor of the part's width, the last panel
         repeats the last column of each part.
     """

@@ -28,25 +28,14 @@ WIDTH = 64  # columns of a group: tiles have several of them
 
 @dataclass(frozen=True, eq=False)
 class GroupSums:
-    """Sums over groups of adjacent columns of a result.
-
-    Attributes
-    ----------
-    element : Var
-        Stands for an element of it in terms.
-    width : int
-        Columns of a group.
-    sums : tuple of (Var, Expr)
-        Targets (float32) and terms, over ``element`` and loads of targets before.
-    stores : tuple of Result
-        Outputs of groups: of loads of targets, over the product's axes.
-    """
+    """Sums over groups of adjacent columns of a result."""
 
     result: int
-    element: ir.Var
-    width: int
+    element: ir.Var  # stands for an element of it in terms
+    width: int  # columns of a group
+    # Targets (float32) and terms, over ``element`` and loads of targets before.
     sums: tuple[tuple[ir.Var, ir.Expr], ...]
-    stores: tuple[Result, ...]
+    stores: tuple[Result, ...]  # outputs of groups: of loads of targets, over the product's axes
 
 
 def with_group_sums(
@@ -59,9 +48,9 @@ def with_group_sums(
 
     Parameters
     ----------
-    contraction : SumOfProducts
+    contraction
         The product with its other results.
-    sums : sequence of Stage
+    sums
         Reductions over an expression of the product's sum.
 
     Returns

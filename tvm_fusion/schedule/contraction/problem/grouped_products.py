@@ -28,21 +28,11 @@ MOST_BETWEEN = 3  # operators between a product and a concatenation
 
 @dataclass(frozen=True, eq=False)
 class GroupedProducts:
-    """Products that need nothing of each other.
+    """Products that need nothing of each other."""
 
-    Attributes
-    ----------
-    contractions : list of SumOfProducts
-        Each with its own results.
-    stages : list of tuple of Stage
-        The sum and the maps of each.
-    others : tuple of Stage
-        Maps that read none of the sums.
-    """
-
-    contractions: list[SumOfProducts]
-    stages: list[tuple[Stage, ...]]
-    others: tuple[Stage, ...]
+    contractions: list[SumOfProducts]  # each with its own results
+    stages: list[tuple[Stage, ...]]  # the sum and the maps of each
+    others: tuple[Stage, ...]  # maps that read none of the sums
 
     @property
     def everything(self) -> tuple[Stage, ...]:
@@ -70,7 +60,7 @@ def grouped_products(program: Program, stages: Sequence[Stage]) -> GroupedProduc
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         Its own, without internal maps.
     """
     sums = [s for s in stages if not s.is_map]

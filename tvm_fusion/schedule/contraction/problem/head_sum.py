@@ -30,24 +30,12 @@ MAX_WIDTH = 256  # of a head
 
 @dataclass(frozen=True, eq=False)
 class HeadSum:
-    """A sum over each head of a product's columns.
+    """A sum over each head of a product's columns."""
 
-    Attributes
-    ----------
-    width : int
-        Columns of a head; heads follow each other from the first column on.
-    element : Var
-        Stands for an element of the product in ``term``.
-    term : Expr
-        A summand (float32).
-    total : Var
-        Stands for the sum in results.
-    """
-
-    width: int
-    element: ir.Var
-    term: ir.Expr
-    total: ir.Var
+    width: int  # columns of a head; heads follow each other from the first column on
+    element: ir.Var  # stands for an element of the product in ``term``
+    term: ir.Expr  # a summand (float32)
+    total: ir.Var  # stands for the sum in results
 
     def term_at(self, element: ir.Expr) -> ir.Expr:
         """Express the summand of an element of the product."""
@@ -68,7 +56,7 @@ def with_head_sum(
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         The program's, without internal maps.
 
     Returns

@@ -29,21 +29,11 @@ LEVELS = 3  # dependent reductions, such as mean, variance and what guards them
 
 @dataclass(frozen=True)
 class NormPrologue:
-    """A program cut in two: the rows of A, and the GEMM that reads them.
+    """A program cut in two: the rows of A, and the GEMM that reads them."""
 
-    Attributes
-    ----------
-    rows : Program
-        Reductions over rows, and maps of them; its last output is ``operand``.
-    product : Program
-        The GEMM, with ``operand`` as the last input.
-    operand : Var
-        A: a buffer of the rows' axes, then of K.
-    """
-
-    rows: Program
-    product: Program
-    operand: ir.Var
+    rows: Program  # reductions over rows, and maps of them; its last output is ``operand``
+    product: Program  # the GEMM, with ``operand`` as the last input
+    operand: ir.Var  # A: a buffer of the rows' axes, then of K
 
     @property
     def k(self) -> int:
@@ -56,7 +46,7 @@ def norm_prologue(program: Program, narrow: Collection[str] = ()) -> NormPrologu
 
     Parameters
     ----------
-    narrow : collection of str
+    narrow
         Types that the rows keep where the product casts them to that of its sums.
 
     Returns

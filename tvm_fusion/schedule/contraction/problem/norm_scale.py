@@ -27,21 +27,11 @@ from .sum_of_products import SumOfProducts, analyse
 
 @dataclass(frozen=True)
 class NormScale:
-    """A sum over each row of A, and the scale of the row's results that it gives.
+    """A sum over each row of A, and the scale of the row's results that it gives."""
 
-    Attributes
-    ----------
-    total : TensorLoad
-        The sum as ``scale`` reads it.
-    term : Expr
-        A summand, over the axes of the product.
-    scale : Expr
-        The factor of the row's results.
-    """
-
-    total: ir.TensorLoad
-    term: ir.Expr
-    scale: ir.Expr
+    total: ir.TensorLoad  # the sum as ``scale`` reads it
+    term: ir.Expr  # a summand, over the axes of the product
+    scale: ir.Expr  # the factor of the row's results
 
     def at(self, place: Sequence[ir.Expr], total: ir.Expr, stage: Stage) -> ir.Expr:
         """Express the scale at a place of the product's axes, given the value of the sum."""
@@ -60,7 +50,7 @@ def with_norm_scale(
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         The program's, without internal maps.
     """
     first, product = (s for s in stages if not s.is_map)

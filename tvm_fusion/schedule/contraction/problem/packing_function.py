@@ -28,9 +28,9 @@ def packing_function(
 
     Parameters
     ----------
-    source, packed : Var
+    source, packed
         The buffers: the constant as it is, and as kernels read it.
-    value : Expr
+    value
         Its element at these axes, from the source.
 
     Returns
@@ -43,14 +43,9 @@ def packing_function(
 
 
 class PackedConstant(Protocol):
-    """A constant that a kernel reads as it was packed.
+    """A constant that a kernel reads as it was packed."""
 
-    Attributes
-    ----------
-    source, buffer : Var
-        The constant as the program has it, and as the kernel reads it.
-    """
-
+    # The constant as the program has it, and as the kernel reads it.
     source: ir.Var
     buffer: ir.Var
 
@@ -60,22 +55,13 @@ class PackedConstant(Protocol):
 
 @dataclass(eq=False)
 class Reordered:
-    """A constant in another order of its axes.
+    """A constant in another order of its axes."""
 
-    Attributes
-    ----------
-    source, buffer : Var
-        As of :class:`PackedConstant`.
-    axes : tuple of Axis
-        Of the buffer.
-    value : Expr
-        Its element over these axes, from the source.
-    """
-
+    # As of :class:`PackedConstant`.
     source: ir.Var
     buffer: ir.Var
-    axes: tuple[Axis, ...]
-    value: ir.Expr
+    axes: tuple[Axis, ...]  # of the buffer
+    value: ir.Expr  # its element over these axes, from the source
 
     def packing(self) -> tirx.PrimFunc:
         """Make the function that packs."""
@@ -92,7 +78,7 @@ def packed_kernel(
 
     Parameters
     ----------
-    buffers : sequence of Var
+    buffers
         What the kernel allocates.
     """
     func = kernel(with_packed(program, packed), body, buffers=buffers)

@@ -28,24 +28,12 @@ _Atoms = dict[ir.Var, int]
 
 @dataclass(frozen=True, eq=False)
 class MergedOperand:
-    """An operand over axes of which each sum of axes that it depends on is one.
+    """An operand over axes of which each sum of axes that it depends on is one."""
 
-    Attributes
-    ----------
-    axes : tuple of Axis
-        New axes; an axis that was in no sum stands for itself.
-    place : tuple of PrimExpr
-        Each of them over the contraction's axes.
-    value : PrimExpr
-        The operand, over ``axes``.
-    sums : dict of Var to dict of Var to int
-        By new axis, the coefficients of the axes in its sum.
-    """
-
-    axes: tuple[Axis, ...]
-    place: tuple[ir.Expr, ...]
-    value: ir.Expr
-    sums: dict[ir.Var, dict[ir.Var, int]]
+    axes: tuple[Axis, ...]  # new axes; an axis that was in no sum stands for itself
+    place: tuple[ir.Expr, ...]  # each of them over the contraction's axes
+    value: ir.Expr  # the operand, over ``axes``
+    sums: dict[ir.Var, dict[ir.Var, int]]  # by new axis, the coefficients of the axes in its sum
 
 
 def materialize_padded(

@@ -29,18 +29,10 @@ from .results import Result, result_of
 
 @dataclass(frozen=True)
 class Window:
-    """Windows along an axis of pixels.
+    """Windows along an axis of pixels."""
 
-    Attributes
-    ----------
-    pixel : Axis
-        What is left of it.
-    place : Axis
-        Within a window.
-    """
-
-    pixel: Axis
-    place: Axis
+    pixel: Axis  # what is left of it
+    place: Axis  # within a window
 
     @property
     def size(self) -> int:
@@ -50,27 +42,15 @@ class Window:
 
 @dataclass(frozen=True)
 class Pool:
-    """A reduction over windows of the sums of a convolution.
+    """A reduction over windows of the sums of a convolution."""
 
-    Attributes
-    ----------
-    windows : dict of Var to Window
-        By the convolution's axis.
-    axes : dict of Var to Var
-        The convolution's other axes, by those of the pooling.
-    initial : PrimExpr
-        The first value of ``running``.
-    update : PrimExpr
-        The next one, over the axes of windows and the convolution's others, ``running`` and
-        ``total``.
-    running, total : Var
-        Stand for what is reduced so far, and for a sum.
-    """
-
-    windows: dict[ir.Var, Window]
-    axes: dict[ir.Var, ir.Var]
-    initial: ir.Expr
+    windows: dict[ir.Var, Window]  # by the convolution's axis
+    axes: dict[ir.Var, ir.Var]  # the convolution's other axes, by those of the pooling
+    initial: ir.Expr  # the first value of ``running``
+    # The next one, over the axes of windows and the convolution's others, ``running`` and
+    # ``total``.
     update: ir.Expr
+    # Stand for what is reduced so far, and for a sum.
     running: ir.Var
     total: ir.Var
 
@@ -93,9 +73,9 @@ def pool_of(
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         The program's, without internal maps.
-    conv, stage : Stage
+    conv, stage
         The convolution, and the reduction among them.
 
     Returns

@@ -31,23 +31,12 @@ ROWS = 16  # of a tile's fragment, in all of which windows are whole
 
 @dataclass(frozen=True, eq=False)
 class PooledRows:
-    """What adjacent rows of a product are reduced by.
+    """What adjacent rows of a product are reduced by."""
 
-    Attributes
-    ----------
-    places : tuple of Axis
-        Within a window: the last axes of M.
-    initial : Expr
-        The first value of ``running``.
-    update : Expr
-        The next one, over the product's axes, ``running`` and ``total``.
-    running, total : Var
-        Stand for what is reduced so far, and for a sum.
-    """
-
-    places: tuple[Axis, ...]
-    initial: ir.Expr
-    update: ir.Expr
+    places: tuple[Axis, ...]  # within a window: the last axes of M
+    initial: ir.Expr  # the first value of ``running``
+    update: ir.Expr  # the next one, over the product's axes, ``running`` and ``total``
+    # Stand for what is reduced so far, and for a sum.
     running: ir.Var
     total: ir.Var
 
@@ -59,14 +48,9 @@ class PooledRows:
 
 @dataclass(frozen=True)
 class PooledPixels:
-    """Windows along axes of pixels, of whose sums the largest is taken.
+    """Windows along axes of pixels, of whose sums the largest is taken."""
 
-    Attributes
-    ----------
-    windows : tuple of (Var, int)
-        Axes of M, and how many pixels of each are in a window.
-    """
-
+    # Axes of M, and how many pixels of each are in a window.
     windows: tuple[tuple[ir.Var, int], ...]
 
     @property
@@ -82,17 +66,10 @@ class PooledPixels:
 
 @dataclass(frozen=True, eq=False)
 class PooledProduct:
-    """A convolution whose sums are pooled, its rows in either order.
+    """A convolution whose sums are pooled, its rows in either order."""
 
-    Attributes
-    ----------
-    by_rows : SumOfProducts
-        The pixels of a window are adjacent rows.
-    by_pixels : SumOfProducts or None
-        Rows are pixels in their order; ``None`` of what is no maximum.
-    """
-
-    by_rows: SumOfProducts
+    by_rows: SumOfProducts  # the pixels of a window are adjacent rows
+    # Rows are pixels in their order; ``None`` of what is no maximum.
     by_pixels: SumOfProducts | None
 
 
@@ -101,7 +78,7 @@ def pooled_product(program: Program, stages: Sequence[Stage]) -> PooledProduct |
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         The program's, without internal maps.
     """
     conv, stage = (s for s in stages if not s.is_map)

@@ -20,26 +20,14 @@ RESULT = "contraction_result"
 
 @dataclass(frozen=True)
 class MaterializedOperand:
-    """An operand that is computed into a buffer before the contraction reads it.
-
-    Attributes
-    ----------
-    axes : tuple of Axis
-        The axes of the buffer, one per dimension.
-    value : PrimExpr
-        Its elements, over ``axes``.
-    place : tuple of PrimExpr
-        The element that the operand is, over the contraction's axes.
-    is_padded : bool
-        Whether it exists to take conditions out of the sum.
-    """
+    """An operand that is computed into a buffer before the contraction reads it."""
 
     operand: ir.Expr
     buffer: ir.Var
-    axes: tuple[Axis, ...]
-    value: ir.Expr
-    place: tuple[ir.Expr, ...]
-    is_padded: bool = False
+    axes: tuple[Axis, ...]  # the axes of the buffer, one per dimension
+    value: ir.Expr  # its elements, over ``axes``
+    place: tuple[ir.Expr, ...]  # the element that the operand is, over the contraction's axes
+    is_padded: bool = False  # whether it exists to take conditions out of the sum
 
     @property
     def stage(self) -> Stage:
@@ -82,7 +70,7 @@ def contraction_prim_func(
 
     Parameters
     ----------
-    materialized : sequence of MaterializedOperand
+    materialized
         Operands that have blocks of their own.
 
     Returns
@@ -146,11 +134,11 @@ def sum_terms(
 
     Parameters
     ----------
-    materialized : sequence of MaterializedOperand
+    materialized
         Operands that are read from their buffers.
-    each : callable
+    each
         Runs a statement for every accumulator, which it names as it likes.
-    element : callable
+    element
         From that name to the accumulator's number and its place over the contraction's axes.
     """
 

@@ -21,17 +21,10 @@ LEAST_GROUPS = 2  # an axis of extent 1 is none to GEMMs
 
 @dataclass(frozen=True, eq=False)
 class RaggedRows:
-    """The groups of a product's rows.
+    """The groups of a product's rows."""
 
-    Attributes
-    ----------
-    offsets : Var
-        Where groups end: integers.
-    groups, rows : Axis
-        The groups, and the rows of all of them and behind the last.
-    """
-
-    offsets: ir.Var
+    offsets: ir.Var  # where groups end: integers
+    # The groups, and the rows of all of them and behind the last.
     groups: Axis
     rows: Axis
 
@@ -46,7 +39,7 @@ def ragged_rows(contraction: SumOfProducts) -> tuple[SumOfProducts, RaggedRows] 
 
     Parameters
     ----------
-    contraction : SumOfProducts
+    contraction
         Of which one operand is zero but for rows of a group (:mod:`....core.tir.ragged`).
 
     Returns

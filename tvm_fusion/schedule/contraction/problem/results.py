@@ -20,27 +20,13 @@ _UNBOUNDED = 1 << 40  # larger bounds are none
 
 @dataclass(frozen=True)
 class Result:
-    """``buffer[indices] = value`` for every element of the contraction that meets a condition.
+    """``buffer[indices] = value`` for every element of the contraction that meets a condition."""
 
-    Attributes
-    ----------
-    buffer : Var
-        An output.
-    indices : tuple of PrimExpr
-        Over the contraction's axes.
-    value : PrimExpr
-        Over the contraction's axes; ``total`` stands for the sum.
-    condition : PrimExpr or None
-        The elements that it has; ``None``: all.
-    part : int or None
-        The part of a column split that it is of.
-    """
-
-    buffer: ir.Var
-    indices: tuple[ir.Expr, ...]
-    value: ir.Expr
-    condition: ir.Expr | None
-    part: int | None = None
+    buffer: ir.Var  # an output
+    indices: tuple[ir.Expr, ...]  # over the contraction's axes
+    value: ir.Expr  # over the contraction's axes; ``total`` stands for the sum
+    condition: ir.Expr | None  # the elements that it has; ``None``: all
+    part: int | None = None  # the part of a column split that it is of
 
 
 def result_of(part: Stage, stage: Stage, total: ir.Var) -> Result | Refusal:

@@ -27,7 +27,7 @@ def with_statistics(program: Program, stages: Sequence[Stage]) -> SumOfProducts 
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         The program's, without internal maps.
 
     Returns

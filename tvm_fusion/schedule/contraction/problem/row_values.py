@@ -29,33 +29,19 @@ _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
 
 @dataclass(frozen=True, eq=False)
 class RowSum:
-    """A sum, one term after the other.
+    """A sum, one term after the other."""
 
-    Attributes
-    ----------
-    target : Var
-        Loads of it, in later terms and in row values, are of the sum of their own row (float32).
-    terms : tuple of Expr
-        Over the product's axes of M.
-    """
-
+    # Loads of it, in later terms and in row values, are of the sum of their own row (float32).
     target: ir.Var
-    terms: tuple[ir.Expr, ...]
+    terms: tuple[ir.Expr, ...]  # over the product's axes of M
 
 
 @dataclass(frozen=True, eq=False)
 class RowValues:
-    """What results read of their rows.
+    """What results read of their rows."""
 
-    Attributes
-    ----------
-    sums : tuple of RowSum
-        Each is complete before another reads it.
-    values : mapping of Var to Expr
-        By the variable that stands for it in results (float32): over sums, and axes of M.
-    """
-
-    sums: tuple[RowSum, ...]
+    sums: tuple[RowSum, ...]  # each is complete before another reads it
+    # By the variable that stands for it in results (float32): over sums, and axes of M.
     values: Mapping[ir.Var, ir.Expr]
 
 
@@ -81,9 +67,9 @@ def with_row_values(contraction: SumOfProducts, stages: Sequence[Stage]) -> SumO
 
     Parameters
     ----------
-    contraction : SumOfProducts
+    contraction
         Its results read the targets of the stages.
-    stages : sequence of Stage
+    stages
         Reductions as :func:`is_row_sum` takes them, in order.
 
     Returns

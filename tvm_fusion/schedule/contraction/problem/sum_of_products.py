@@ -27,45 +27,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SumOfProducts:
-    """``total[axes] = init + sum over reduce of left * right``, then results.
+    """``total[axes] = init + sum over reduce of left * right``, then results."""
 
-    Attributes
-    ----------
-    stage : Stage
-        The reduction as the program has it.
-    left, right : PrimExpr
-        The operands, over axes and reduction axes.
-    dtype : str
-        Type of the sum.
-    total : Var
-        Stands for the accumulated sum in the results.
-    results : tuple of Result
-        The epilogues, in order.
-    column_split : ColumnSplit or None
-        For results that need several sums each: they are over the axes without
-        ``column_split.part`` then, and ``column_split.totals`` stand for the sums.
-    row_values : RowValues or None
-        What results read of sums of few elements of each row.
-    group_sums : GroupSums or None
-        Sums over groups of columns of a result.
-    pool : PooledRows, PooledPixels or None
-        What rows are reduced by before the results, for which ``total`` stands for what is
-        pooled.
-    head_sum : HeadSum or None
-        What results read of a sum over their head's columns.
-    """
-
-    stage: Stage
+    stage: Stage  # the reduction as the program has it
+    # The operands, over axes and reduction axes.
     left: ir.Expr
     right: ir.Expr
-    dtype: str
-    total: ir.Var
-    results: tuple[Result, ...]
+    dtype: str  # type of the sum
+    total: ir.Var  # stands for the accumulated sum in the results
+    results: tuple[Result, ...]  # the epilogues, in order
+    # For results that need several sums each: they are over the axes without ``column_split.part``
+    # then, and ``column_split.totals`` stand for the sums.
     column_split: ColumnSplit | None = None
-    row_values: RowValues | None = None
-    group_sums: GroupSums | None = None
+    row_values: RowValues | None = None  # what results read of sums of few elements of each row
+    group_sums: GroupSums | None = None  # sums over groups of columns of a result
+    # What rows are reduced by before the results, for which ``total`` stands for what is pooled.
     pool: PooledRows | PooledPixels | None = None
-    head_sum: HeadSum | None = None
+    head_sum: HeadSum | None = None  # what results read of a sum over their head's columns
 
     @property
     def has_statistics(self) -> bool:
@@ -106,9 +84,9 @@ def analyse(
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         The program's, without internal maps.
-    takes_pairs : bool
+    takes_pairs
         Whether results may read the column before or behind, as the column decides.
 
     Returns
@@ -166,7 +144,7 @@ def is_weight(operand: ir.Expr, constants: Collection[ir.Var]) -> bool:
 
     Parameters
     ----------
-    constants : collection of Var
+    constants
         Inputs that are known at compile time.
     """
     sources = {x.source for x in loads(operand)}

@@ -13,8 +13,8 @@ from tvm import DataType, ir, tirx
 
 from ....core.tir.expressions import loads
 from ....core.tir.loops import Body, ceildiv, constant, coordinates, index, product, threads, when
-from ...gpu.cp_async import BYTES as CP_ASYNC_BYTES
-from ...gpu.warp import LANES
+from ...gpu.memory.cp_async import BYTES as CP_ASYNC_BYTES
+from ...gpu.threads.warp import LANES
 from ...instructions.instruction import Instruction
 from ..problem.gemm_view import GemmView, static_extent
 from ..problem.norm_scale import NormScale
@@ -31,40 +31,22 @@ FOLDED_ROW_SUMS = 32  # partial sums of a normalized row that the epilogue adds 
 
 @dataclass(frozen=True)
 class GemvConfig(GemmView):
-    """Configuration of a skinny GEMM; the axes of N are without that of a column split.
-
-    Attributes
-    ----------
-    tile : ThreadTile
-        The elements of B that a thread loads at a time.
-    threads_n : int
-        Tiles of a block along N.
-    slices_k : int
-        Threads that share the K of a column (slice-K).
-    stages : int
-        Tiles that a thread loads before it uses the first.
-    norm_scale : NormScale or None
-        The scale of an RMS norm prologue; the normalized rows are staged in shared memory.
-    cp_async_stages : int
-        Stages of the cp.async pipeline of B; 0 where B is loaded directly.
-    dot : Instruction, optional
-        The dot product that multiplies words along K, of AMD; None multiplies one by one.
-    min_blocks_per_sm : int
-        Occupancy target of the launch bounds: fewer blocks of a multiprocessor have more registers
-        each. 0 leaves it to the compiler.
-    has_exchanges : bool
-        Whether lanes add up their slices by warp shuffles, as NVIDIA's do.
-    """
+    """Configuration of a skinny GEMM; the axes of N are without that of a column split."""
 
     contraction: SumOfProducts
-    tile: ThreadTile
-    threads_n: int
-    slices_k: int
-    stages: int
+    tile: ThreadTile  # the elements of B that a thread loads at a time
+    threads_n: int  # tiles of a block along N
+    slices_k: int  # threads that share the K of a column (slice-K)
+    stages: int  # tiles that a thread loads before it uses the first
+    # The scale of an RMS norm prologue; the normalized rows are staged in shared memory.
     norm_scale: NormScale | None = None
-    cp_async_stages: int = 0
+    cp_async_stages: int = 0  # stages of the cp.async pipeline of B; 0 where B is loaded directly
+    # The dot product that multiplies words along K, of AMD; None multiplies one by one.
     dot: Instruction | None = None
+    # Occupancy target of the launch bounds: fewer blocks of a multiprocessor have more registers
+    # each. 0 leaves it to the compiler.
     min_blocks_per_sm: int = 0
+    # Whether lanes add up their slices by warp shuffles, as NVIDIA's do.
     has_exchanges: bool = False
 
     @property

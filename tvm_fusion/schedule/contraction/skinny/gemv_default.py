@@ -11,8 +11,8 @@ from ....core.tir.expressions import loads, variables
 from ....core.tir.loops import ceildiv, constant, product
 from ....device import Device
 from ....ecg.work import at
-from ...gpu.cp_async import BYTES as CP_ASYNC_BYTES
-from ...gpu.warp import LANES
+from ...gpu.memory.cp_async import BYTES as CP_ASYNC_BYTES
+from ...gpu.threads.warp import LANES
 from ...index.address import conditional_loads
 from ...instructions.instruction import Instruction
 from ...instructions.table import find_dot

@@ -32,10 +32,10 @@ from ....core.tir.loops import (
     unrolled,
     when,
 )
-from ...gpu.cp_async import commit, wait
 from ...gpu.launch import dependency_wait
-from ...gpu.pipeline import StageRing
-from ...gpu.warp import butterfly, lane_of
+from ...gpu.memory.cp_async import commit, wait
+from ...gpu.memory.pipeline import StageRing
+from ...gpu.threads.warp import butterfly, lane_of
 from .gemv_config import GemvConfig
 from .gemv_tile import GemvTile
 from .norm_rows import NormalizedRows
@@ -46,9 +46,9 @@ class GemvMainloop:
 
     Parameters
     ----------
-    partials : Var
+    partials
         Shared memory of partial sums, where normalized rows lie before.
-    loads_early : bool
+    loads_early
         Whether a pipeline begins before all kernels before have ended.
 
     Attributes
@@ -192,18 +192,10 @@ class GemvMainloop:
 # pipeline the compiler sinks loads to their uses to save registers, and too few are in flight.
 @dataclass(frozen=True, eq=False)
 class CpAsyncPipeline:
-    """The pipeline of a kernel.
+    """The pipeline of a kernel."""
 
-    Attributes
-    ----------
-    config : GemvConfig
-        The product.
-    ring : StageRing
-        ``[stages, parts, vectors, threads, vector_size]``.
-    """
-
-    config: GemvConfig
-    ring: StageRing
+    config: GemvConfig  # the product
+    ring: StageRing  # ``[stages, parts, vectors, threads, vector_size]``
 
     @classmethod
     def of(cls, config: GemvConfig) -> CpAsyncPipeline | None:

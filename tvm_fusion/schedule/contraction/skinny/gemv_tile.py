@@ -18,8 +18,8 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import Body, index, local, sequence, substitute, unrolled
-from ...gpu.register_buffers import RegisterBuffers
-from ...gpu.vector_loads import ElementLoads
+from ...gpu.memory.vector_loads import ElementLoads
+from ...gpu.registers.buffers import RegisterBuffers
 from ...instructions.amd import multiply
 from ...instructions.instruction import Instruction
 from ..dequantize.float32 import common_factors, has_integers, widened
@@ -33,9 +33,9 @@ class GemvTile:
 
     Parameters
     ----------
-    block, n_tile : Expr
+    block, n_tile
         The block, and the tile of columns in it.
-    place : callable
+    place
         Where an accumulator is in them, from its number in ``[m, parts, tile_n]``.
 
     Attributes
@@ -87,9 +87,9 @@ class GemvTile:
 
         Parameters
         ----------
-        slot, k_tile : Expr
+        slot, k_tile
             The register slot, and the tile's number along K.
-        source : callable, optional
+        source
             Gives an element by part, vector and lane where B was staged; otherwise it is read
             from global memory.
         """

@@ -29,7 +29,7 @@ from ....core.tir.loops import (
     unrolled,
     when,
 )
-from ...gpu.shared_tiles import cluster_barrier, load_cluster
+from ...gpu.memory.shared_tiles import cluster_barrier, load_cluster
 from ..problem.fuse_epilogue import store_results
 from .gemv_config import GemvConfig
 
@@ -38,20 +38,11 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True, eq=False)
 class HeadSums:
-    """What a block keeps in shared memory between its sums and its epilogue.
+    """What a block keeps in shared memory between its sums and its epilogue."""
 
-    Attributes
-    ----------
-    config : GemvConfig
-        With heads.
-    kept : Var
-        ``[rows, parts, block_n]``: elements of the product.
-    terms, sums : Var
-        ``[rows, block_n]`` and ``[rows, heads]``: summands, added over parts, and their sums.
-    """
-
-    config: GemvConfig
-    kept: ir.Var
+    config: GemvConfig  # with heads
+    kept: ir.Var  # ``[rows, parts, block_n]``: elements of the product
+    # ``[rows, block_n]`` and ``[rows, heads]``: summands, added over parts, and their sums.
     terms: ir.Var
     sums: ir.Var
 

@@ -58,7 +58,7 @@ def skinny_gemm_gpu(
 
     Parameters
     ----------
-    loads_early : bool
+    loads_early
         Whether a cp.async pipeline of B begins before all kernels before have ended.
     """
     slices, width = (index(size) for size in config.partials_shape)

@@ -17,8 +17,8 @@ from ....core.tir.loops import constant, index, product
 from ....device import Device
 from ....ecg.work import at
 from ....program.stage import Axis
-from ...gpu.vector_loads import ElementLoads
-from ...gpu.warp import lane_of, warp_of
+from ...gpu.memory.vector_loads import ElementLoads
+from ...gpu.threads.warp import lane_of, warp_of
 from ...instructions.instruction import Instruction
 from ...instructions.table import find_half, newest
 from ..dequantize.f16x2 import quantized_and_scales
@@ -119,7 +119,7 @@ def skinny_gemm_config(
 
     Parameters
     ----------
-    norm_scale : NormScale, optional
+    norm_scale
         See :attr:`GemvConfig.norm_scale`.
     """
     config = gemv_config(contraction, device, norm_scale)
@@ -131,7 +131,7 @@ def _mma_config(config: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
 
     Parameters
     ----------
-    config : GemvConfig
+    config
         Its configuration for CUDA cores.
     """
     half, dtype = str(uncast(config.a).ty.dtype), str(uncast(config.b).ty.dtype)

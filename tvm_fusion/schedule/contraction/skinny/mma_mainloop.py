@@ -21,9 +21,9 @@ from ...._tvm.ir.buffer import scratch
 from ....core.tir.expressions import load
 from ....core.tir.loops import coordinates, index, local, loop, sequence, substitute, unrolled, when
 from ...gpu.launch import VECTOR_BYTES
-from ...gpu.mma_sync import mma_m16n8k16
-from ...gpu.register_buffers import RegisterBuffers
-from ...gpu.vector_loads import ElementLoads, VectorLoad
+from ...gpu.matrix.mma_sync import mma_m16n8k16
+from ...gpu.memory.vector_loads import ElementLoads, VectorLoad
+from ...gpu.registers.buffers import RegisterBuffers
 from .mma_config import SkinnyMmaConfig, uncast
 from .mma_weights import GroupAccumulators, WeightTiles, Where
 
@@ -243,9 +243,9 @@ class SharedA:
 
     Parameters
     ----------
-    config : SkinnyMmaConfig
+    config
         A product of one row.
-    values : sequence of Expr
+    values
         The elements of a tile in fragment order, over variables that stand for elements.
 
     Attributes

@@ -14,9 +14,9 @@ from tvm import ir, sym, tirx
 
 from ....core.tir.expressions import load, variables
 from ....core.tir.loops import index, local, sequence, substitute, unrolled
-from ...gpu.mma_sync import mma_m16n8k16
-from ...gpu.register_buffers import RegisterBuffers
-from ...gpu.vector_loads import ElementLoads, VectorLoad
+from ...gpu.matrix.mma_sync import mma_m16n8k16
+from ...gpu.memory.vector_loads import ElementLoads, VectorLoad
+from ...gpu.registers.buffers import RegisterBuffers
 from ..dequantize.f16x2 import DequantizeF16x2, Encoding, quantized_and_scales
 from ..dequantize.float32 import widened
 from .mma_config import SkinnyMmaConfig, uncast
@@ -29,7 +29,7 @@ class WeightTiles:
 
     Parameters
     ----------
-    analyzer : Analyzer
+    analyzer
         Knows the ranges of the variables in indices.
 
     Attributes
@@ -113,7 +113,7 @@ class GroupAccumulators:
 
     Parameters
     ----------
-    encodings : sequence of sequence of Encoding
+    encodings
         Of each column the encoding of the k of each instruction.
     """
 
@@ -157,7 +157,7 @@ class GroupAccumulators:
 
         Parameters
         ----------
-        b_frag, a_frag : callable
+        b_frag, a_frag
             Return the first element of a column's, or of an n8's, fragment of an instruction.
         """
         half = self._config.half

@@ -33,8 +33,8 @@ from ....core.tir.loops import (
     when,
 )
 from ....program.stage import Axis
-from ...gpu.register_buffers import RegisterBuffers
-from ...gpu.vector_loads import ElementLoads
+from ...gpu.memory.vector_loads import ElementLoads
+from ...gpu.registers.buffers import RegisterBuffers
 from .gemv_config import GemvConfig
 from .thread_tile import ThreadTile
 
@@ -43,20 +43,12 @@ VECTOR_SIZES = (8, 4, 2, 1)  # of a row, the widest that divides it
 
 @dataclass(frozen=True, eq=False)
 class NormalizedRows:
-    """Normalized rows in shared memory, and the sums of the norm.
+    """Normalized rows in shared memory, and the sums of the norm."""
 
-    Attributes
-    ----------
-    config : GemvConfig
-        The product, with a norm scale.
-    shared : Var
-        Two-dimensional, at least as large as all rows; the slices' partial sums reuse it.
-    partial, folded : Var
-        ``[m, threads]`` and ``[m, config.folded_sums]``: sums over a row by thread, and reduced.
-    """
-
-    config: GemvConfig
+    config: GemvConfig  # the product, with a norm scale
+    # Two-dimensional, at least as large as all rows; the slices' partial sums reuse it.
     shared: ir.Var
+    # ``[m, threads]`` and ``[m, config.folded_sums]``: sums over a row by thread, and reduced.
     partial: ir.Var
     folded: ir.Var
 

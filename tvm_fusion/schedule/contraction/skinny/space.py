@@ -35,7 +35,7 @@ def skinny_configs(
 
     Parameters
     ----------
-    norm_scale : NormScale, optional
+    norm_scale
         The scale of an RMS norm prologue.
 
     Yields

@@ -11,7 +11,7 @@ from tvm import DataType, ir, sym, tirx
 from ....core.tir.expressions import loads, variables
 from ....core.tir.loops import constant, coordinates, index, substitute
 from ....program.stage import Axis
-from ...gpu.vector_loads import resolved, vector_sizes
+from ...gpu.memory.vector_loads import resolved, vector_sizes
 from ...index.address import conditional_loads, is_aligned, offset, stride
 from ..dequantize.float32 import has_integers
 
@@ -24,29 +24,17 @@ MAX_VALUES = {"cuda": 128, "rocm": 64}
 
 @dataclass(frozen=True, eq=False)
 class ThreadTile:
-    """A tile of B, ``[k, n]``.
+    """A tile of B, ``[k, n]``."""
 
-    Attributes
-    ----------
-    n_axes, k_axes : tuple of Axis
-        Axes of N and of K; the tile lies in the last of each.
-    k, n : int
-        Extents of the tile.
-    is_k_contiguous : bool
-        Whether vectors lie along K (B column-major), not along N.
-    vectors : int
-        Vector loads of a tile.
-    vector_size : int
-        Elements of a vector.
-    """
-
+    # Axes of N and of K; the tile lies in the last of each.
     n_axes: tuple[Axis, ...]
     k_axes: tuple[Axis, ...]
+    # Extents of the tile.
     k: int
     n: int
-    is_k_contiguous: bool = False
-    vectors: int = 1
-    vector_size: int = 1
+    is_k_contiguous: bool = False  # whether vectors lie along K (B column-major), not along N
+    vectors: int = 1  # vector loads of a tile
+    vector_size: int = 1  # elements of a vector
 
     @cached_property
     def n_tile(self) -> ir.Var:
@@ -111,9 +99,9 @@ def thread_tile(
 
     Parameters
     ----------
-    n_axes, k_axes, axes : sequence of Axis
+    n_axes, k_axes, axes
         Axes of N, of K, and all.
-    m, parts : int
+    m, parts
         Each column has ``m * parts`` accumulators.
 
     Returns

@@ -28,18 +28,11 @@ LEAST_WIDTH = 8  # of vectors that such results are stored in, so that they have
 
 @dataclass(frozen=True)
 class AdjacentColumns(SumOfProducts):
-    """A product whose results read several adjacent sums.
+    """A product whose results read several adjacent sums."""
 
-    Attributes
-    ----------
-    columns : tuple of Var
-        Each stands for the sum of one part of a period.
-    width : int
-        Columns of a part.
-    """
-
+    # Each stands for the sum of one part of a period.
     columns: tuple[ir.Var, ...] = field(kw_only=True)
-    width: int = field(kw_only=True)
+    width: int = field(kw_only=True)  # columns of a part
 
     @property
     def totals(self) -> tuple[ir.Var, ...]:

@@ -40,15 +40,9 @@ class _Vectors(VectorConfig):
 
 @dataclass(frozen=True, eq=False)
 class ConcatParts:
-    """Maps that the threads of another kernel compute.
+    """Maps that the threads of another kernel compute."""
 
-    Attributes
-    ----------
-    spaces : tuple of IterationSpace
-        What is computed.
-    """
-
-    spaces: tuple[IterationSpace, ...]
+    spaces: tuple[IterationSpace, ...]  # what is computed
 
     @classmethod
     def of(cls, stages: Sequence[Stage]) -> ConcatParts:

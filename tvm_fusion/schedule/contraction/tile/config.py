@@ -27,22 +27,13 @@ ONE_STAGE = 0.65  # of the registers of a loop over stages
 
 @dataclass(frozen=True)
 class TileGemmConfig:
-    """Configuration of a tiled GEMM: what is computed, in which tiles; and what its kernel takes.
+    """Configuration of a tiled GEMM: what is computed, in which tiles, what its kernel takes."""
 
-    Attributes
-    ----------
-    problem : GemmProblem
-        What is computed.
-    tile : TileConfig
-        The numbers that a tuner varies.
-    min_blocks_per_sm : int
-        Blocks of a multiprocessor that the compiler leaves registers for: as many as the model
-        counts with. Left alone, it took 158 registers of 256 threads where 126 did not spill, and
-        multiprocessors had one block.
-    """
-
-    problem: GemmProblem
-    tile: TileConfig
+    problem: GemmProblem  # what is computed
+    tile: TileConfig  # the numbers that a tuner varies
+    # Blocks of a multiprocessor that the compiler leaves registers for: as many as the model counts
+    # with. Left alone, it took 158 registers of 256 threads where 126 did not spill, and
+    # multiprocessors had one block.
     min_blocks_per_sm: int = field(default=1, kw_only=True)
     steps_of_no_group: ClassVar[int] = 0  # along K, of a tile of rows of no group
 

@@ -31,18 +31,10 @@ class TilePlace:
 
 @dataclass(frozen=True)
 class TileGrid:
-    """The grid of tiles of a problem.
+    """The grid of tiles of a problem."""
 
-    Attributes
-    ----------
-    problem : GemmProblem
-        What is computed.
-    tile : TileConfig
-        The numbers of a tile.
-    """
-
-    problem: GemmProblem
-    tile: TileConfig
+    problem: GemmProblem  # what is computed
+    tile: TileConfig  # the numbers of a tile
 
     @property
     def k_tiles(self) -> int:
@@ -72,7 +64,7 @@ class TileGrid:
 
         Parameters
         ----------
-        tiles_m : Expr, optional
+        tiles_m
             Tiles along M, of a group of ragged rows.
         """
         tiles_m, tiles_n = self.tiles_m if tiles_m is None else tiles_m, self.tiles_n

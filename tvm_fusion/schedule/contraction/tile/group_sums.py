@@ -34,9 +34,9 @@ class GroupRegisters:
 
     Parameters
     ----------
-    config : TileGemmConfig
+    config
         The product, with group sums.
-    lanes : int
+    lanes
         Adjacent threads that hold a group, a power of two.
 
     Attributes
@@ -69,7 +69,7 @@ class GroupRegisters:
 
         Parameters
         ----------
-        where : mapping of Var to Expr
+        where
             The product's axes at one of the elements.
         """
         held = {

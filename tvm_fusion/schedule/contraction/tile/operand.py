@@ -19,9 +19,9 @@ from tvm import ir, sym, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import index, local, sequence, substitute, unrolled, when
-from ...gpu.cp_async import copy_16, copy_narrow
-from ...gpu.register_buffers import RegisterBuffers
-from ...gpu.shifted_loads import ELEMENTS, load_words, shift_words
+from ...gpu.memory.cp_async import copy_16, copy_narrow
+from ...gpu.memory.vector_loads import ELEMENTS, load_words, shift_words
+from ...gpu.registers.buffers import RegisterBuffers
 from ..dequantize.chunk import Words, dequantized_words
 from .config import TileGemmConfig
 from .grid import axis_values
@@ -47,7 +47,7 @@ class OperandTile(OperandLayout):
 
     Parameters
     ----------
-    is_a : bool
+    is_a
         Whether the operand is A.
 
     Attributes
@@ -122,7 +122,7 @@ class OperandTile(OperandLayout):
 
         Parameters
         ----------
-        to : (Var, Expr)
+        to
             Shared memory, and the word of it where the tile begins.
         """
 

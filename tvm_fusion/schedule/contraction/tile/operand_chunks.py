@@ -21,8 +21,8 @@ from tvm import ir, sym, tirx
 from ....core.tir.expressions import loads, variables
 from ....core.tir.loops import constant, index, product, substitute
 from ....program.stage import Axis
-from ...gpu.cp_async import NARROW_BYTES
-from ...gpu.vector_loads import ElementLoads, VectorLoad, resolved
+from ...gpu.memory.cp_async import NARROW_BYTES
+from ...gpu.memory.vector_loads import ElementLoads, VectorLoad, resolved
 from ...index.address import conditional_loads, known_step
 from .config import is_plain, unguarded
 from .grid import axis_values
@@ -32,39 +32,17 @@ HALF_BYTES = 2
 
 
 class ChunkLayout(NamedTuple):
-    """How chunks are read: along K or not, by vectors, shifted words, or elements.
+    """How chunks are read: along K or not, by vectors, shifted words, or elements."""
 
-    Attributes
-    ----------
-    cost : int
-        Loads of a chunk.
-    is_k : bool
-        Whether chunks are of K.
-    vector : Var
-        The number of a vector along the axes.
-    lanes : int
-        Elements of a vector.
-    values : list of Expr, optional
-        Of a vector.
-    vectors : sequence of VectorLoad
-        What they are computed of.
-    is_shifted : bool
-        Whether chunks are contiguous, at any address.
-    guard : Expr, optional
-        Where a vector is not zero, over the axes and ``vector``.
-    is_unaligned : bool
-        The same of AMD's, whose vectors may lie at any address.
-    """
-
-    cost: int
-    is_k: bool
-    vector: ir.Var
-    lanes: int
-    values: list[ir.Expr] | None = None
-    vectors: Sequence[VectorLoad] = ()
-    is_shifted: bool = False
-    guard: ir.Expr | None = None
-    is_unaligned: bool = False
+    cost: int  # loads of a chunk
+    is_k: bool  # whether chunks are of K
+    vector: ir.Var  # the number of a vector along the axes
+    lanes: int  # elements of a vector
+    values: list[ir.Expr] | None = None  # of a vector
+    vectors: Sequence[VectorLoad] = ()  # what they are computed of
+    is_shifted: bool = False  # whether chunks are contiguous, at any address
+    guard: ir.Expr | None = None  # where a vector is not zero, over the axes and ``vector``
+    is_unaligned: bool = False  # the same of AMD's, whose vectors may lie at any address
 
 
 class OperandChunks:
@@ -72,9 +50,9 @@ class OperandChunks:
 
     Parameters
     ----------
-    problem : GemmProblem
+    problem
         The product.
-    is_a : bool
+    is_a
         Whether the operand is A.
 
     Attributes
@@ -144,7 +122,7 @@ def _chunk_layout(
 
     Parameters
     ----------
-    orders : sequence of (bool, sequence of Axis)
+    orders
         Whether chunks are along K, and those axes or the ones of M or N; of equals the first.
     """
     found: list[ChunkLayout] = []

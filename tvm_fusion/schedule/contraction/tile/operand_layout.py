@@ -14,8 +14,8 @@ from typing import NamedTuple
 from tvm import ir, tirx
 
 from ....core.tir.loops import constant, coordinates, index, product, substitute
-from ...gpu.shared_tiles import CHUNK_BYTES
-from ...gpu.swizzle import exchanged, swizzle
+from ...gpu.memory.shared_tiles import CHUNK_BYTES
+from ...gpu.memory.swizzle import exchanged, swizzle
 from .config import TileGemmConfig
 from .grid import axis_values
 from .operand_chunks import OperandChunks
@@ -25,21 +25,11 @@ WORDS = CHUNK_BYTES // WORD_BYTES
 
 
 class TilePosition(NamedTuple):
-    """Where a tile of an operand is.
+    """Where a tile of an operand is."""
 
-    Attributes
-    ----------
-    where : mapping of Var to Expr
-        The values of the axes of neither K nor rows.
-    first : Expr
-        The first row of A, or column of B.
-    k_tile : Expr
-        The tile's number along K.
-    """
-
-    where: dict[ir.Var, ir.Expr]
-    first: ir.Expr
-    k_tile: ir.Expr
+    where: dict[ir.Var, ir.Expr]  # the values of the axes of neither K nor rows
+    first: ir.Expr  # the first row of A, or column of B
+    k_tile: ir.Expr  # the tile's number along K
 
 
 class OperandLayout:
@@ -47,7 +37,7 @@ class OperandLayout:
 
     Parameters
     ----------
-    is_a : bool
+    is_a
         Whether the operand is A.
 
     Attributes

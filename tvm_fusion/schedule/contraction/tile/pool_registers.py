@@ -12,8 +12,8 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load, loads, variables
 from ....core.tir.loops import constant, coordinates, index, local, sequence, substitute
-from ...gpu.register_buffers import RegisterBuffers
-from ...gpu.vector_loads import ElementLoads
+from ...gpu.memory.vector_loads import ElementLoads
+from ...gpu.registers.buffers import RegisterBuffers
 from ..problem.pooled_rows import PooledRows
 from .config import TileGemmConfig
 from .result_vectors import result_analyzer
@@ -24,11 +24,11 @@ class PoolRegisters:
 
     Parameters
     ----------
-    config : TileGemmConfig
+    config
         The product, whose rows are pooled.
-    pool : PooledRows
+    pool
         How.
-    width : int
+    width
         Columns of a vector.
 
     Attributes
@@ -65,9 +65,9 @@ class PoolRegisters:
 
         Parameters
         ----------
-        where : mapping of Var to Expr
+        where
             All axes of the product at the first of its rows.
-        sums : callable
+        sums
             Loads those of a row of the window, and gives that of a lane.
         """
         pool, pooled = self._pool, self._pooled

@@ -25,18 +25,13 @@ class GemmProblem(TileOperands, GemmView):
     """A product of types that tensor cores multiply, as a batch of GEMMs; no tile is chosen yet.
 
     M and the batch may be symbolic. Of a column split, ``n_axes`` have no axis of the parts.
-
-    Attributes
-    ----------
-    ragged : RaggedTiles or None
-        Groups of rows whose number is the batch; then the place of a tile along M is its first row.
-    is_streamed : bool
-        Whether results are stored to be evicted first: see
-        :func:`..problem.result_traffic.outgrows_l2`.
     """
 
     contraction: SumOfProducts = field(kw_only=True)
+    # Groups of rows whose number is the batch; then the place of a tile along M is its first row.
     ragged: RaggedTiles | None = field(default=None, kw_only=True)
+    # Whether results are stored to be evicted first: see
+    # :func:`..problem.result_traffic.outgrows_l2`.
     is_streamed: bool = field(default=False, kw_only=True)
 
     @property

@@ -20,9 +20,9 @@ from tvm import DataType, ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import index, local, loop, sequence, simplified, when
-from ...gpu.shared_tiles import touch
-from ...gpu.vector_moves import VectorMoves
-from ...gpu.warp import LANES, shuffle
+from ...gpu.memory.shared_tiles import touch
+from ...gpu.memory.vector_moves import VectorMoves
+from ...gpu.threads.warp import LANES, shuffle
 from ..problem.ragged_rows import RaggedRows
 
 ENTRY_BYTES, WORD_BYTES = 8, 4  # tiles before a group, and its first row
@@ -31,34 +31,18 @@ BEFORE, ROW, AFTER, END, GROUP, FIRST, COLUMN, TOTAL, SUM, OTHER = range(10)
 
 
 class Table(NamedTuple):
-    """Where the table lies.
+    """Where the table lies."""
 
-    Attributes
-    ----------
-    shared : Var
-        Shared memory.
-    first : int
-        The byte of it where the table begins.
-    moves : VectorMoves
-        How threads read and write it.
-    """
-
-    shared: ir.Var
-    first: int
-    moves: VectorMoves
+    shared: ir.Var  # shared memory
+    first: int  # the byte of it where the table begins
+    moves: VectorMoves  # how threads read and write it
 
 
 @dataclass(frozen=True, eq=False)
 class RaggedTiles(RaggedRows):
-    """The groups of a product's rows, in tiles.
+    """The groups of a product's rows, in tiles."""
 
-    Attributes
-    ----------
-    registers : Var
-        Of a thread: what it found.
-    """
-
-    registers: ir.Var
+    registers: ir.Var  # of a thread: what it found
 
     @classmethod
     def of(cls, rows: RaggedRows) -> RaggedTiles:

@@ -34,7 +34,7 @@ def gemm_problem(
 
     Parameters
     ----------
-    least_rows : int
+    least_rows
         With fewer there is none.
     """
     if contraction.dtype not in SUM_TYPES:

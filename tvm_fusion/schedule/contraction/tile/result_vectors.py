@@ -34,21 +34,13 @@ WORD = 4  # bytes
 
 @dataclass(frozen=True)
 class ResultVectors:
-    """How results are stored: ``width`` elements at a time, along M or N.
+    """How results are stored: ``width`` elements at a time, along M or N."""
 
-    Attributes
-    ----------
-    width : int
-        Elements; 1 where loads are under conditions, results are not contiguous or unaligned, or a
-        vector has elements of several results, or of what is gathered by columns.
-    is_along_m : bool
-        Whether vectors lie along the last axis of M.
-    is_plain : bool
-        Whether what results read may be loaded ahead, and results are contiguous along that axis.
-    """
-
+    # Elements; 1 where loads are under conditions, results are not contiguous or unaligned, or a
+    # vector has elements of several results, or of what is gathered by columns.
     width: int
-    is_along_m: bool
+    is_along_m: bool  # whether vectors lie along the last axis of M
+    # Whether what results read may be loaded ahead, and results are contiguous along that axis.
     is_plain: bool = True
 
 

@@ -16,9 +16,9 @@ from tvm import DataType, ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import index, local, sequence, substitute, vectorized, when
-from ...gpu.register_buffers import RegisterBuffers
-from ...gpu.streaming import STORED_WORDS, store_streamed
-from ...gpu.vector_loads import ElementLoads
+from ...gpu.memory.streaming import STORED_WORDS, store_streamed
+from ...gpu.memory.vector_loads import ElementLoads
+from ...gpu.registers.buffers import RegisterBuffers
 from ..problem.results import Result
 from .config import TileGemmConfig
 from .result_vectors import WORD, ResultVectors, result_analyzer, store_size
@@ -32,9 +32,9 @@ class VectorResults:
 
     Parameters
     ----------
-    vectors : ResultVectors
+    vectors
         Of more than one element, or plain ones.
-    copies : int
+    copies
         Vectors that are held at once.
 
     Attributes
@@ -97,9 +97,9 @@ class VectorResults:
 
         Parameters
         ----------
-        copy : Expr
+        copy
             What :meth:`load` has filled.
-        total : callable
+        total
             ``total(part, lane)`` gives the sum of a part of a column split, at a place of the
             vector.
         """

@@ -14,8 +14,8 @@ from tvm import ir, sym, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import constant, index, local, sequence, substitute
-from ...gpu.register_buffers import RegisterBuffers
-from ...gpu.vector_loads import ElementLoads
+from ...gpu.memory.vector_loads import ElementLoads
+from ...gpu.registers.buffers import RegisterBuffers
 from .config import TileGemmConfig
 
 
@@ -24,9 +24,9 @@ class RowRegisters:
 
     Parameters
     ----------
-    config : TileGemmConfig
+    config
         The product, with row values.
-    copies : int
+    copies
         Rows that are held at once.
     """
 

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from tvm import DataType
 
-from ...gpu.vector_moves import AMD_MOVES, NVIDIA_MOVES, VectorMoves
+from ...gpu.memory.vector_moves import AMD_MOVES, NVIDIA_MOVES, VectorMoves
 from ...instructions.amd import FAMILIES as AMD_FAMILIES
 from ...instructions.instruction import Instruction
 from ...instructions.layout import Layout
@@ -24,39 +24,27 @@ STAGED_REGISTERS = 14  # of a chunk of 8 elements, their addresses and condition
 
 @dataclass(frozen=True)
 class TileOperands:
-    """How operands get to tensor cores, in tiles of any shape.
+    """How operands get to tensor cores, in tiles of any shape."""
 
-    Attributes
-    ----------
-    a_dtype, b_dtype : str
-        Types of A and of B in shared memory.
-    staged_a, staged_b : bool
-        Whether threads compute or gather an operand, on its way to shared memory.
-    parts : int
-        Parts of a column split, of each of which a tile has as many columns.
-    panel : int
-        Columns of a part that lie side by side in a tile of ``mma.sync``: those of a fragment, or
-        all of a period, so that whole periods lie as in memory.
-    products : int
-        Instructions for each product of fragments: 3 of float32 that keep its precision, each
-        operand split into two tfloat32; otherwise 1.
-    is_async : bool
-        Whether what is loaded as it is is copied by cp.async; otherwise through registers.
-    has_clusters : bool
-        Whether blocks that share K are a cluster.
-    instruction : Instruction, optional
-        What multiplies fragments, where it is not ``mma.sync``.
-    """
-
+    # Types of A and of B in shared memory.
     a_dtype: str
     b_dtype: str
+    # Whether threads compute or gather an operand, on its way to shared memory.
     staged_a: bool = field(default=False, kw_only=True)
     staged_b: bool = field(default=False, kw_only=True)
+    # Parts of a column split, of each of which a tile has as many columns.
     parts: int = field(default=1, kw_only=True)
+    # Columns of a part that lie side by side in a tile of ``mma.sync``: those of a fragment, or all
+    # of a period, so that whole periods lie as in memory.
     panel: int = field(default=8, kw_only=True)
+    # Instructions for each product of fragments: 3 of float32 that keep its precision, each operand
+    # split into two tfloat32; otherwise 1.
     products: int = field(default=1, kw_only=True)
+    # Whether what is loaded as it is is copied by cp.async; otherwise through registers.
     is_async: bool = field(default=True, kw_only=True)
+    # Whether blocks that share K are a cluster.
     has_clusters: bool = field(default=True, kw_only=True)
+    # What multiplies fragments, where it is not ``mma.sync``.
     instruction: Instruction | None = field(default=None, kw_only=True)
 
     @classmethod
@@ -127,37 +115,23 @@ class TileOperands:
 
 @dataclass(frozen=True)
 class TileConfig:
-    """The numbers of a tiled GEMM that a tuner varies, and what blocks of such tiles take.
+    """The numbers of a tiled GEMM that a tuner varies, and what blocks of such tiles take."""
 
-    Attributes
-    ----------
-    operands : TileOperands
-        What the tiles are of: types, and ways to shared memory.
-    block_m, block_n, block_k : int
-        The tile of C of a block, and the k of a pipeline stage; powers of two.
-    warps_m, warps_n : int
-        Warps that share the tile.
-    warps_k : int
-        Warps that share the k of a stage (slice-K); their sums are added up in shared memory.
-    stages : int
-        Stages of the cp.async pipeline.
-    split_k : int
-        Blocks that share K (split-K), whose sums are added up in a fixed order: a cluster, or
-        any blocks, behind which a second kernel adds up (split_k_workspace).
-    group_m : int
-        Tiles along M whose blocks run one after the other, so that L2 holds their B.
-    """
-
-    operands: TileOperands
+    operands: TileOperands  # what the tiles are of: types, and ways to shared memory
+    # The tile of C of a block, and the k of a pipeline stage; powers of two.
     block_m: int
     block_n: int
     block_k: int
+    # Warps that share the tile.
     warps_m: int
     warps_n: int
+    # Warps that share the k of a stage (slice-K); their sums are added up in shared memory.
     warps_k: int = 1
-    stages: int = 4
+    stages: int = 4  # stages of the cp.async pipeline
+    # Blocks that share K (split-K), whose sums are added up in a fixed order: a cluster, or any
+    # blocks, behind which a second kernel adds up (split_k_workspace).
     split_k: int = 1
-    group_m: int = 8
+    group_m: int = 8  # tiles along M whose blocks run one after the other, so that L2 holds their B
 
     @property
     def tile_positions(self) -> int:

@@ -25,8 +25,8 @@ from tvm import DataType, ir, tirx
 from ....core.tir.expressions import load
 from ....core.tir.loops import block, coordinates, index, local, sequence, unrolled, when
 from ...gpu.launch import VECTOR_BYTES
-from ...gpu.shared_tiles import cluster_barrier, load_cluster
-from ...gpu.warp import lane_of
+from ...gpu.memory.shared_tiles import cluster_barrier, load_cluster
+from ...gpu.threads.warp import lane_of
 from ..problem.fuse_epilogue import store_results
 from ..problem.pooled_rows import PooledRows
 from .config import TileGemmConfig
@@ -81,7 +81,7 @@ class TileEpilogue:
 
     Parameters
     ----------
-    shared : Var
+    shared
         Shared memory, words or bytes, free once all threads have passed a barrier.
     """
 

@@ -16,7 +16,7 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import coordinates, index, local, sequence, substitute, unrolled, when
-from ...gpu.shared_tiles import CHUNK_BYTES
+from ...gpu.memory.shared_tiles import CHUNK_BYTES
 from .config import TileGemmConfig
 from .grid import axis_values
 from .operand_layout import WORD_BYTES, OperandLayout, TilePosition

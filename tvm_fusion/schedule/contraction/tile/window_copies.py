@@ -31,15 +31,15 @@ class WindowCopies:
 
     Parameters
     ----------
-    first : TensorLoad
+    first
         What a copy begins with, over rows, ``outer`` and ``vector``.
-    step : Expr
+    step
         What ``vector`` adds to its address.
-    taps : sequence of Expr
+    taps
         For each tap of the window, where it is in the image, over rows.
-    vector : Var
+    vector
         The number of the copy along K.
-    per_tap : int
+    per_tap
         Copies along K that are of one tap.
 
     Attributes
@@ -68,7 +68,7 @@ class WindowCopies:
 
         Parameters
         ----------
-        guard : Expr
+        guard
             Where a copy is not zero, over rows and ``vector``; alike for copies of one tap.
 
         Returns
@@ -143,9 +143,9 @@ def narrowed(expr: ir.Expr, values: Mapping[ir.Var, ir.Expr]) -> ir.Expr | None:
 
     Parameters
     ----------
-    expr : Expr
+    expr
         Over int64 variables.
-    values : mapping of Var to Expr
+    values
         Each of them, int32.
     """
     if isinstance(expr, ir.Var):

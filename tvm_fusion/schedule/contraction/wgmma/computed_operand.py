@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from tvm import ir
 
-from ...gpu.wgmma import WARPS
+from ...gpu.matrix.wgmma import WARPS
 from ...instructions.nvidia import HALF_TYPES
 from ..tile.config import TileGemmConfig
 from ..tile.operand import OperandTile, is_dequantized
@@ -33,18 +33,10 @@ STAGE = 380.0
 
 @dataclass(frozen=True)
 class ComputedOperand(TmaOperand):
-    """An operand that no TMA copies: it has no maps, and no boxes.
+    """An operand that no TMA copies: it has no maps, and no boxes."""
 
-    Attributes
-    ----------
-    item : int
-        Size of an element in shared memory.
-    clocks : float
-        Of a thread, for an element that it computes.
-    """
-
-    item: int = 2
-    clocks: float = 0.0
+    item: int = 2  # size of an element in shared memory
+    clocks: float = 0.0  # of a thread, for an element that it computes
 
     def of_rows(self, rows: int) -> ComputedOperand:
         """Change the columns of B of a tile."""
@@ -78,7 +70,7 @@ class ComputedTile(OperandTile):
 
     Parameters
     ----------
-    config : TileGemmConfig
+    config
         The product, in tiles of Hopper's.
     """
 

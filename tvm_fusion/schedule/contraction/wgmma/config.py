@@ -18,9 +18,9 @@ from tvm import ir, tirx
 
 from ....core.tir.loops import ceildiv, constant, index, product
 from ....program.stage import Axis
-from ...gpu import mbarrier
-from ...gpu.tma import ROW_BYTES
-from ...gpu.wgmma import MOVED_REGISTERS, THREADS, WARPS, M
+from ...gpu.matrix.wgmma import MOVED_REGISTERS, THREADS, WARPS, M
+from ...gpu.memory import mbarrier
+from ...gpu.memory.tma import ROW_BYTES
 from ..tile.config import TileGemmConfig
 from ..tile.grid import TileGrid, axis_values
 from ..tile.shape import REGISTER_FILE
@@ -44,34 +44,21 @@ OTHER_REGISTERS = 96  # of a consumer, beside accumulators: results and what the
 
 @dataclass(frozen=True)
 class WgmmaConfig(TileGemmConfig):
-    """Configuration of a GEMM with TMA and wgmma.
-
-    Attributes
-    ----------
-    consumers : int
-        Warpgroups that multiply, 1 or 2.
-    is_ping_pong : bool
-        Whether two consumers are ping-pong, each with a tile of its own: one multiplies while the
-        other stores its results. Otherwise they share the rows of a tile.
-    is_promoted : bool
-        Whether the sums of each stage are added up in float32 outside of the instructions, which
-        keep 13 bits below the largest term of float8.
-    blocks_per_sm : int
-        Blocks that a multiprocessor holds at once.
-    multiprocessors : int
-        How many there are.
-    is_staged : bool
-        Whether results go through shared memory, because they are not stored in vectors; with
-        split-K they do anyway.
-    """
+    """Configuration of a GEMM with TMA and wgmma."""
 
     operand_a: TmaOperand | None = None
     operand_b: TmaOperand | None = None
-    consumers: int = 2
+    consumers: int = 2  # warpgroups that multiply, 1 or 2
+    # Whether two consumers are ping-pong, each with a tile of its own: one multiplies while the
+    # other stores its results. Otherwise they share the rows of a tile.
     is_ping_pong: bool = False
+    # Whether the sums of each stage are added up in float32 outside of the instructions, which keep
+    # 13 bits below the largest term of float8.
     is_promoted: bool = False
-    blocks_per_sm: int = 1
-    multiprocessors: int = 1
+    blocks_per_sm: int = 1  # blocks that a multiprocessor holds at once
+    multiprocessors: int = 1  # how many there are
+    # Whether results go through shared memory, because they are not stored in vectors; with split-K
+    # they do anyway.
     is_staged: bool = False
     # One, of zeros: consumers that cleared their sums instead would spill 836 bytes of 128 by 256.
     steps_of_no_group: ClassVar[int] = 1
@@ -238,18 +225,10 @@ class WgmmaConfig(TileGemmConfig):
 
 @dataclass(frozen=True)
 class WindowGrid(TileGrid):
-    """The grid of a convolution: rows of a tile are a rectangle of pixels, or columns are.
+    """The grid of a convolution: rows of a tile are a rectangle of pixels, or columns are."""
 
-    Attributes
-    ----------
-    window : TmaWindow
-        The image.
-    is_of_rows : bool
-        Whether operand A is the image; otherwise B is.
-    """
-
-    window: TmaWindow
-    is_of_rows: bool
+    window: TmaWindow  # the image
+    is_of_rows: bool  # whether operand A is the image; otherwise B is
 
     @property
     def k_tiles(self) -> int:
@@ -326,15 +305,9 @@ class WgmmaWindowConfig(WgmmaConfig):
 
 @dataclass(frozen=True)
 class RowsGrid(TileGrid):
-    """The grid of a product whose tiles have as many rows as boxes do.
+    """The grid of a product whose tiles have as many rows as boxes do."""
 
-    Attributes
-    ----------
-    tile_rows : int
-        Of a tile; the others are multiplied, and not stored.
-    """
-
-    tile_rows: int
+    tile_rows: int  # of a tile; the others are multiplied, and not stored
 
     @property
     def tiles_m(self) -> ir.Expr:

@@ -29,9 +29,9 @@ from tvm.backend.cuda.op import cuda_func_call
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import coordinates, index, local, sequence, unrolled, when
-from ...gpu.shared_tiles import touch
-from ...gpu.warp import LANES, butterfly, lane_of
-from ...gpu.wgmma import M
+from ...gpu.matrix.wgmma import M
+from ...gpu.memory.shared_tiles import touch
+from ...gpu.threads.warp import LANES, butterfly, lane_of
 from ...instructions.table import newest
 from ..problem.fuse_epilogue import store_results
 from ..tile.grid import TilePlace
@@ -80,31 +80,16 @@ _APART = (
 
 
 class StoredFragment(NamedTuple):
-    """Results that a thread stores together.
+    """Results that a thread stores together."""
 
-    Attributes
-    ----------
-    row, n : Expr
-        Row and position of the tile.
-    group : int
-        The number of the first group of columns.
-    register : int
-        The first accumulator of the row in a tile of eight columns.
-    slab : int
-        The slab of the row.
-    own_row : int
-        The row's number among the thread's.
-    is_first : Expr or None
-        Whether the thread stores them, where others have the same.
-    """
-
+    # Row and position of the tile.
     row: ir.Expr
     n: ir.Expr
-    group: int
-    register: int
-    slab: int
-    own_row: int
-    is_first: ir.Expr | None
+    group: int  # the number of the first group of columns
+    register: int  # the first accumulator of the row in a tile of eight columns
+    slab: int  # the slab of the row
+    own_row: int  # the row's number among the thread's
+    is_first: ir.Expr | None  # whether the thread stores them, where others have the same
 
 
 class DirectEpilogue:
@@ -112,9 +97,9 @@ class DirectEpilogue:
 
     Parameters
     ----------
-    acc : Var
+    acc
         Accumulators of a thread, ``[slab, column tile, 4]``.
-    first_row : Expr
+    first_row
         The consumer's first row of the tile.
 
     Attributes
@@ -355,7 +340,7 @@ def _transpose(to: ir.TensorLoad, tiles: Sequence[ir.TensorLoad]) -> tirx.Stmt:
 
     Parameters
     ----------
-    tiles : sequence of TensorLoad
+    tiles
         The first sum of each tile; of one alone, the others are adjacent.
     """
     kind, name = "float", "tvm_fusion_transpose_quad"

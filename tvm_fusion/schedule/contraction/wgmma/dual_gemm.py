@@ -50,7 +50,7 @@ def dual_gemm(program: Program, stages: Sequence[Stage]) -> SumOfProducts | None
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         The program's, without internal maps.
 
     Returns
@@ -166,7 +166,7 @@ def dual_gemm_proposals(graph: Graph, device: Device) -> Iterator[tuple[Operator
 
     Parameters
     ----------
-    device : Device
+    device
         Without wgmma there are none.
     """
     if not has_wgmma(device):

@@ -18,11 +18,12 @@ from tvm import ir, tirx
 
 from ....core.tir.loops import block, index, kernel, sequence, threads
 from ....program.program import Program
-from ...gpu import tma, wgmma
 from ...gpu.launch import min_blocks_per_sm
-from ...gpu.shared_tiles import block_barrier
-from ...gpu.warp import warp_of
-from ...gpu.warp_specialized import warp_specialized
+from ...gpu.matrix import wgmma
+from ...gpu.matrix.warp_specialized import warp_specialized
+from ...gpu.memory import tma
+from ...gpu.memory.shared_tiles import block_barrier
+from ...gpu.threads.warp import warp_of
 from ..tile.concat_parts import ConcatParts
 from ..tile.shape import M16
 from ..tile.shared_epilogue import TileEpilogue

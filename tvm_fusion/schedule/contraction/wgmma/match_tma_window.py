@@ -19,7 +19,7 @@ from tvm import DataType, ir, sym, tirx
 
 from ....core.tir.loops import constant, index, product, simplified, substitute
 from ....program.stage import Axis
-from ...gpu.tma import ALIGNMENT, MAX_RANK, MAX_STEP, ROW_BYTES, TensorMap
+from ...gpu.memory.tma import ALIGNMENT, MAX_RANK, MAX_STEP, ROW_BYTES, TensorMap
 from ...index.address import known_step, offset, stride
 from ..problem.gemm_view import GemmView
 from ..tile.config import is_plain, unguarded
@@ -33,7 +33,7 @@ def tma_window(view: GemmView, block_k: int) -> tuple[TmaTaps, TmaTaps] | None:
 
     Parameters
     ----------
-    view : GemmView
+    view
         With the channels as last axis of K.
 
     Returns

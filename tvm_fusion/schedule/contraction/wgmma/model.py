@@ -19,7 +19,7 @@ from ....core.tir.expressions import is_expensive
 from ....core.tir.loops import constant
 from ....device import Device
 from ....ecg.work import at
-from ...gpu.wgmma import THREADS, K, M
+from ...gpu.matrix.wgmma import THREADS, K, M
 from ..mma.model import RATES, result_bytes
 from ..tile.problem import assumed_rows, gemm_sizes
 from ..tile.result_vectors import result_vectors
@@ -58,29 +58,21 @@ BOX = 140.0
 
 @dataclass(frozen=True)
 class WgmmaRates:
-    """How fast a multiprocessor is, fitted to measured times on an H200.
+    """How fast a multiprocessor is, fitted to measured times on an H200."""
 
-    Attributes
-    ----------
-    wide, narrow : float
-        Multiply-adds of half types in a clock, of tiles of 128 columns or more, and of fewer.
-    l2_half, l2_all : float
-        Bytes of copies in a clock, half or all multiprocessors busy.
-    epilogue, element, expensive_element : float
-        Clocks of an epilogue, and of each element of a tile, by one consumer.
-    cluster : float
-        Clocks of clusters, with split-K. 128x3072x768 without, by 2 and by 4: 7.50, 6.76 and 6.33
-        us; 197x3072x768: 7.71 and 8.24; 3x3 over 8x7x7x512: 13.57, 11.49 and 9.56, over 14x14x256
-        5.92 and by 4 4.92.
-    """
-
+    # Multiply-adds of half types in a clock, of tiles of 128 columns or more, and of fewer.
     wide: float
     narrow: float
+    # Bytes of copies in a clock, half or all multiprocessors busy.
     l2_half: float
     l2_all: float
+    # Clocks of an epilogue, and of each element of a tile, by one consumer.
     epilogue: float
     element: float
     expensive_element: float
+    # Clocks of clusters, with split-K. 128x3072x768 without, by 2 and by 4: 7.50, 6.76 and 6.33 us;
+    # 197x3072x768: 7.71 and 8.24; 3x3 over 8x7x7x512: 13.57, 11.49 and 9.56, over 14x14x256 5.92
+    # and by 4 4.92.
     cluster: float
 
 

@@ -29,12 +29,13 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import block, coordinates, index, local, loop, sequence, unrolled, when
-from ...gpu import mbarrier, tma, wgmma
 from ...gpu.launch import VECTOR_BYTES, dependents_launch
-from ...gpu.register_moves import zero_16
-from ...gpu.shared_tiles import touch
-from ...gpu.warp import LANES, lane_of
-from ...gpu.warp_specialized import persistent_tiles
+from ...gpu.matrix import wgmma
+from ...gpu.matrix.warp_specialized import persistent_tiles
+from ...gpu.memory import mbarrier, tma
+from ...gpu.memory.shared_tiles import touch
+from ...gpu.registers.moves import zero_16
+from ...gpu.threads.warp import LANES, lane_of
 from ..tile.grid import TilePlace
 from ..tile.operand_layout import TilePosition
 from .computed_operand import ComputedTile
@@ -51,11 +52,11 @@ class Roles:
 
     Parameters
     ----------
-    maps : list of list of Var
+    maps
         Tensor maps of A, and of B.
-    number, thread : Expr
+    number, thread
         Of the block and the thread.
-    shared : Var
+    shared
         Shared memory, bytes.
 
     Attributes
@@ -123,7 +124,7 @@ class Roles:
 
         Parameters
         ----------
-        beside : Stmt, optional
+        beside
             What the threads of the other warps do.
         """
         config = self._config
@@ -293,11 +294,11 @@ class Producer:
 
     Parameters
     ----------
-    maps : list of list of Var
+    maps
         Tensor maps of A, and of B.
-    thread : Expr
+    thread
         The thread of the warpgroup.
-    number : Expr
+    number
         Of the warpgroup, among those that take turns.
 
     Attributes

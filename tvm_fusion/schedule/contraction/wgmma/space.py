@@ -20,7 +20,7 @@ from dataclasses import replace
 from ....core.tir.expressions import is_expensive
 from ....core.tir.loops import constant
 from ....device import Device
-from ...gpu.wgmma import WARPS, M
+from ...gpu.matrix.wgmma import WARPS, M
 from ...index.design_space import default_first
 from ...instructions.nvidia import FLOAT8_TYPES
 from ...instructions.table import find

@@ -18,9 +18,9 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import coordinates, index, local, sequence, substitute, unrolled, when
-from ...gpu.cp_async import warp_sync
-from ...gpu.shared_tiles import load_shared, store_shared, touch
-from ...gpu.wgmma import WARPS, M
+from ...gpu.matrix.wgmma import WARPS, M
+from ...gpu.memory.cp_async import warp_sync
+from ...gpu.memory.shared_tiles import load_shared, store_shared, touch
 from ..problem.results import Result
 from ..tile.grid import TilePlace
 from ..tile.shape import M16
@@ -32,11 +32,11 @@ class StagedEpilogue:
 
     Parameters
     ----------
-    acc : Var
+    acc
         Accumulators of a thread, ``[slab, column tile, 4]``.
-    first_row : Expr
+    first_row
         The consumer's first row of the tile.
-    shared : Var
+    shared
         Shared memory, bytes.
 
     Attributes

@@ -13,10 +13,11 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import index, sequence
-from ...gpu import tma, wgmma
-from ...gpu.cp_async import warp_sync
-from ...gpu.pipeline import Barriers, Ring, RingPosition, initialize
-from ...gpu.warp import lane_of
+from ...gpu.matrix import wgmma
+from ...gpu.memory import tma
+from ...gpu.memory.cp_async import warp_sync
+from ...gpu.memory.pipeline import Barriers, Ring, RingPosition, initialize
+from ...gpu.threads.warp import lane_of
 from .config import WgmmaConfig
 
 
@@ -25,7 +26,7 @@ class TileStages:
 
     Parameters
     ----------
-    shared : Var
+    shared
         Shared memory, bytes.
     """
 
@@ -62,9 +63,9 @@ class TileStages:
 
         Parameters
         ----------
-        thread, own : Expr
+        thread, own
             The thread, and the number of its consumer.
-        step : Expr
+        step
             The tile's number among the block's.
 
         Returns

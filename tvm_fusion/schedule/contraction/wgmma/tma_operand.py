@@ -21,9 +21,9 @@ from ...._tvm.ir.structural import structural_map
 from ....core.tir.expressions import int64
 from ....core.tir.loops import constant, index, product, simplified, substitute
 from ....program.stage import Axis
-from ...gpu.tma import ALIGNMENT, MAX_RANK, PANEL, ROW_BYTES, TensorMap
-from ...gpu.vector_loads import resolved
-from ...gpu.wgmma_operand import Operand
+from ...gpu.matrix.wgmma import Operand
+from ...gpu.memory.tma import ALIGNMENT, MAX_RANK, PANEL, ROW_BYTES, TensorMap
+from ...gpu.memory.vector_loads import resolved
 from ...index.address import offset, stride
 from ..problem.column_split import ColumnSplit
 from ..problem.gemm_view import GemmView
@@ -35,36 +35,18 @@ HALF_BYTES = 2  # of a half type
 
 @dataclass(frozen=True)
 class TmaOperand:
-    """An operand that TMA copies.
+    """An operand that TMA copies."""
 
-    Attributes
-    ----------
-    maps : tuple of TensorMap
-        Its views, without the batch broadcast: one, or one for each part of a column split.
-    is_k_contiguous : bool
-        Whether rows of shared memory are of K.
-    batch : tuple of Var
-        The batch axes that are dimensions of the view, in order.
-    rows : int
-        Rows of A, or columns of B, of a block's tile.
-    block_k : int
-        Terms of a pipeline stage.
-    parts : int
-        Parts of a column split; each has ``rows / parts`` of the rows.
-    period_width : int
-        Columns of a part in a period, if there are several, which no box crosses; 0 otherwise.
-    is_padded : bool
-        Whether a tile may end within a panel.
-    """
-
+    # Its views, without the batch broadcast: one, or one for each part of a column split.
     maps: tuple[TensorMap, ...]
-    is_k_contiguous: bool
-    batch: tuple[ir.Var, ...]
-    rows: int
-    block_k: int
-    parts: int = 1
+    is_k_contiguous: bool  # whether rows of shared memory are of K
+    batch: tuple[ir.Var, ...]  # the batch axes that are dimensions of the view, in order
+    rows: int  # rows of A, or columns of B, of a block's tile
+    block_k: int  # terms of a pipeline stage
+    parts: int = 1  # parts of a column split; each has ``rows / parts`` of the rows
+    # Columns of a part in a period, if there are several, which no box crosses; 0 otherwise.
     period_width: int = 0
-    is_padded: bool = False
+    is_padded: bool = False  # whether a tile may end within a panel
 
     def of_rows(self, rows: int) -> TmaOperand | None:
         """Return it with so many rows (A) or columns (B) in a tile; ``None`` if no boxes fit."""
@@ -113,9 +95,9 @@ class TmaOperand:
 
         Parameters
         ----------
-        batch : mapping of Var to Expr
+        batch
             The values of the batch axes.
-        firsts : sequence of Expr
+        firsts
             The first row, of each part.
         """
         behind = [batch[axis] for axis in self.batch]

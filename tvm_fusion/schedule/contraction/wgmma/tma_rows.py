@@ -24,8 +24,8 @@ from tvm import DataType, ir, sym, tirx
 from ....core.tir.expressions import variables
 from ....core.tir.loops import constant, coordinates, find, index, simplified, substitute
 from ....program.stage import Axis
-from ...gpu.tma import ALIGNMENT, MAX_BOX, MAX_RANK, MAX_STEP, ROW_BYTES, TensorMap
-from ...gpu.wgmma import M
+from ...gpu.matrix.wgmma import M
+from ...gpu.memory.tma import ALIGNMENT, MAX_BOX, MAX_RANK, MAX_STEP, ROW_BYTES, TensorMap
 from ...index.address import stride
 from ..tile.config import is_plain, unguarded
 from ..tile.problem import GemmProblem
@@ -39,43 +39,21 @@ MOST_BOXES = 5
 
 @dataclass(frozen=True)
 class RowDim:
-    """How rows move along a dimension of the image.
+    """How rows move along a dimension of the image."""
 
-    Attributes
-    ----------
-    number : int
-        Of the dimension in the tensor map, behind the channels.
-    start : int
-        Where the first row is.
-    steps : tuple of int
-        What each digit of a row adds.
-    """
-
-    number: int
-    start: int
-    steps: tuple[int, ...]
+    number: int  # of the dimension in the tensor map, behind the channels
+    start: int  # where the first row is
+    steps: tuple[int, ...]  # what each digit of a row adds
 
 
 @dataclass(frozen=True)
 class TmaRows(TmaOperand):
-    """A whose tiles are boxes of rows.
+    """A whose tiles are boxes of rows."""
 
-    Attributes
-    ----------
-    digits : tuple of int
-        Extents of a row's digits, the outermost first.
-    dims : tuple of RowDim
-        Of the image, but for the channels.
-    runs : tuple of int
-        Of each digit, how much of it is in a box.
-    count : int
-        Boxes of a tile.
-    """
-
-    digits: tuple[int, ...] = ()
-    dims: tuple[RowDim, ...] = ()
-    runs: tuple[int, ...] = ()
-    count: int = 0
+    digits: tuple[int, ...] = ()  # extents of a row's digits, the outermost first
+    dims: tuple[RowDim, ...] = ()  # of the image, but for the channels
+    runs: tuple[int, ...] = ()  # of each digit, how much of it is in a box
+    count: int = 0  # boxes of a tile
 
     @property
     def tile_rows(self) -> int:

@@ -23,7 +23,7 @@ from tvm import ir, tirx
 
 from ....core.tir.loops import ceildiv, coordinates, index, simplified
 from ....ecg.work import at
-from ...gpu.tma import MAX_BOX
+from ...gpu.memory.tma import MAX_BOX
 from .tma_operand import TmaOperand
 
 # By a window of pooling, the pixels of a fragment's sixteen rows: a thread has two along the first
@@ -33,40 +33,21 @@ FRAGMENTS = {(2, 2): (2, 8), (2, 2, 2): (2, 2, 4)}
 
 @dataclass(frozen=True)
 class ImageDim:
-    """Where a tile's window lies along a dimension of the image.
+    """Where a tile's window lies along a dimension of the image."""
 
-    Attributes
-    ----------
-    row : int, optional
-        The axis of pixels that moves along it, by its number.
-    step : int
-        From one pixel of the output to the next.
-    taps : tuple of int
-        What each tap's axis adds.
-    start : int
-        Of the first pixel and tap: minus the padding.
-    is_group : bool
-        Whether it is that of a grouped convolution's groups, matrices of the batch.
-    """
-
-    row: int | None
-    step: int
-    taps: tuple[int, ...]
-    start: int
+    row: int | None  # the axis of pixels that moves along it, by its number
+    step: int  # from one pixel of the output to the next
+    taps: tuple[int, ...]  # what each tap's axis adds
+    start: int  # of the first pixel and tap: minus the padding
+    # Whether it is that of a grouped convolution's groups, matrices of the batch.
     is_group: bool = False
 
 
 @dataclass(frozen=True)
 class TmaTaps(TmaOperand):
-    """A weight ``[column, tap, channel]`` that TMA copies.
+    """A weight ``[column, tap, channel]`` that TMA copies."""
 
-    Attributes
-    ----------
-    chunks : int
-        Boxes that the channels of a tap take.
-    """
-
-    chunks: int = 1
+    chunks: int = 1  # boxes that the channels of a tap take
 
     def of_rows(self, rows: int) -> TmaTaps | None:
         """Return the operand with so many columns (N) in a tile of B."""
@@ -92,29 +73,16 @@ class TmaTaps(TmaOperand):
 
 @dataclass(frozen=True)
 class TmaWindow(TmaTaps):
-    """An image of which TMA copies the pixels under a tap of a window.
+    """An image of which TMA copies the pixels under a tap of a window."""
 
-    Attributes
-    ----------
-    dims : tuple of ImageDim
-        Of the image behind the channels, the innermost first.
-    pixels : tuple of (int or Expr)
-        Extents of the axes of the output's pixels: those of M, which may be symbolic, or of N.
-    taps : tuple of int
-        Extents of the window.
-    rectangle : tuple of int
-        Pixels of a tile along each axis: together its rows, or columns.
-    multiple : int
-        What the last of them is a multiple of: pixels that are stored together.
-    pooled : tuple of int
-        Where windows are pooled: pixels of sixteen rows, as :data:`FRAGMENTS` has them.
-    """
-
-    dims: tuple[ImageDim, ...] = ()
+    dims: tuple[ImageDim, ...] = ()  # of the image behind the channels, the innermost first
+    # Extents of the axes of the output's pixels: those of M, which may be symbolic, or of N.
     pixels: tuple[ir.Expr | int, ...] = ()
-    taps: tuple[int, ...] = ()
+    taps: tuple[int, ...] = ()  # extents of the window
+    # Pixels of a tile along each axis: together its rows, or columns.
     rectangle: tuple[int, ...] = ()
-    multiple: int = 1
+    multiple: int = 1  # what the last of them is a multiple of: pixels that are stored together
+    # Where windows are pooled: pixels of sixteen rows, as :data:`FRAGMENTS` has them.
     pooled: tuple[int, ...] = ()
 
     @property

@@ -43,34 +43,17 @@ STREAM = 18.0  # bytes of it a cycle: 14 to 20 choose alike, and best, among 1,5
 
 @dataclass(frozen=True)
 class ConvConfig:
-    """Configuration of a dense convolution.
+    """Configuration of a dense convolution."""
 
-    Attributes
-    ----------
-    lanes : int
-        float32 elements of a vector.
-    height, width : int
-        Pixels of a tile.
-    vectors : int
-        Vectors of output channels of a tile.
-    band : int
-        Rows of tiles of a task.
-    chunk : int
-        Tiles of channels of a task.
-    prefetches : Prefetch
-        What tiles prefetch.
-    part : int
-        Tiles along the rows of pixels of a task; 0 where tasks take whole rows.
-    """
-
-    lanes: int
+    lanes: int  # float32 elements of a vector
+    # Pixels of a tile.
     height: int
     width: int
-    vectors: int
-    band: int = 1
-    chunk: int = 1
-    prefetches: Prefetch = Prefetch.NONE
-    part: int = 0
+    vectors: int  # vectors of output channels of a tile
+    band: int = 1  # rows of tiles of a task
+    chunk: int = 1  # tiles of channels of a task
+    prefetches: Prefetch = Prefetch.NONE  # what tiles prefetch
+    part: int = 0  # tiles along the rows of pixels of a task; 0 where tasks take whole rows
 
     def columns(self, x: int) -> int:
         """Count the columns of pixels of a task, of ``x`` in a row."""
@@ -79,48 +62,31 @@ class ConvConfig:
 
 @dataclass(frozen=True)
 class ConvSizes:
-    """A convolution as the model sees it.
+    """A convolution as the model sees it."""
 
-    Attributes
-    ----------
-    batch, y, x, k : int
-        Extents.
-    c, window : int
-        Products of a sum: input channels, of all groups, and the window.
-    stride, overlap : int
-        Lines of the image from one row of pixels to the next, and those that two rows share.
-    columns : tuple of int
-        The same of columns.
-    is_copied, is_packed : bool
-        Whether tasks copy lines of the image, and whether into blocks of channels.
-    is_plain : bool
-        Whether tiles read an element of a channel, and then one of another line.
-    groups : Groups or None
-        Of a grouped convolution.
-    pool : tuple of int
-        Rows and columns that pooling takes together, of which tiles have whole ones.
-    far : Prefetch
-        Which of the image and the operands of the results come from a far cache or memory.
-    temporaries : int
-        Registers that products need beside those of fused multiply-adds.
-    """
-
+    # Extents.
     batch: int
     y: int
     x: int
     k: int
+    # Products of a sum: input channels, of all groups, and the window.
     c: int
     window: int
+    # Lines of the image from one row of pixels to the next, and those that two rows share.
     stride: int
     overlap: int
-    columns: tuple[int, int]
+    columns: tuple[int, int]  # the same of columns
+    # Whether tasks copy lines of the image, and whether into blocks of channels.
     is_copied: bool
     is_packed: bool = False
+    # Whether tiles read an element of a channel, and then one of another line.
     is_plain: bool = False
-    groups: Groups | None = None
+    groups: Groups | None = None  # of a grouped convolution
+    # Rows and columns that pooling takes together, of which tiles have whole ones.
     pool: tuple[int, int] = (1, 1)
+    # Which of the image and the operands of the results come from a far cache or memory.
     far: Prefetch = Prefetch.NONE
-    temporaries: int = 0
+    temporaries: int = 0  # registers that products need beside those of fused multiply-adds
 
     @classmethod
     def of(cls, problem: ConvProblem, machine: Machine) -> ConvSizes:
@@ -287,7 +253,7 @@ def cycles_of_busiest(
 
     Parameters
     ----------
-    tile_cycles : float
+    tile_cycles
         Cycles of the multiplications of all tiles.
     """
     lanes, row = config.lanes, config.height

@@ -42,7 +42,7 @@ class ConvEpilogue:
 
     Parameters
     ----------
-    lanes : int
+    lanes
         Elements of a vector.
     """
 
@@ -76,17 +76,17 @@ class ConvEpilogue:
 
         Parameters
         ----------
-        shape : tuple of int
+        shape
             Rows and columns of pixels of the tile.
-        first_k : PrimExpr
+        first_k
             Its first channel; a constant in the last tile.
-        is_last : bool
+        is_last
             Whether it may have fewer channels than the tile is wide.
-        place : callable
+        place
             Gives all axes but the channels, at a row and a column of the tile.
-        rows : RowStores, optional
+        rows
             The rows of pixels that results are gathered in.
-        in_memory : bool
+        in_memory
             Whether the sums are in memory already, rather than in registers.
         """
         pixels, width = (int(d) for d in acc.ty.shape)
@@ -287,11 +287,11 @@ class TileSums:
 
     Parameters
     ----------
-    pool : Pool or None
+    pool
         Its pooling, as code for vectors.
-    shape : tuple of int
+    shape
         Rows and columns of pixels of the tile.
-    at_pixel : callable
+    at_pixel
         Gives all axes but the channels, at a row and a column of the tile.
     """
 

@@ -30,11 +30,11 @@ class CopiedImage(ImageReader):
 
     Parameters
     ----------
-    pixels : tuple of int
+    pixels
         Rows and columns of pixels of a task.
-    band : Band
+    band
         Input channels that the output channels of a task read.
-    word : int
+    word
         Channels that are read together: those beyond the last one are zero.
     """
 
@@ -245,9 +245,9 @@ def image_reader(problem: ConvProblem, pixels: tuple[int, int], channels: int) -
 
     Parameters
     ----------
-    pixels : tuple of int
+    pixels
         Rows and columns of pixels of a task.
-    channels : int
+    channels
         Output channels of a task.
     """
     words = problem.words

@@ -48,7 +48,7 @@ def pixel_operands(problem: ConvProblem, lanes: int) -> list[ir.TensorLoad]:
 
     Parameters
     ----------
-    lanes : int
+    lanes
         Elements of a vector.
     """
     if problem.pool is not None:

@@ -62,13 +62,13 @@ class TilePrefetch:
 
         Parameters
         ----------
-        number : PrimExpr
+        number
             The tile of output channels.
-        tile_index : PrimExpr
+        tile_index
             How many tiles of pixels the task has done with these channels.
-        block_c, inner : PrimExpr
+        block_c, inner
             The block of the packed weight, and the channel in it.
-        window : list of PrimExpr
+        window
             The place in the window.
         """
         if not self._config.prefetches & Prefetch.WEIGHT:
@@ -86,9 +86,9 @@ class TilePrefetch:
 
         Parameters
         ----------
-        tile_index : PrimExpr
+        tile_index
             How many tiles of pixels the task has done with these channels.
-        row_tiles : int
+        row_tiles
             Tiles of a row of pixels.
         """
         problem, config = self._problem, self._config
@@ -115,9 +115,9 @@ class TilePrefetch:
 
         Parameters
         ----------
-        shape : tuple of int
+        shape
             Rows and columns of pixels of the tile.
-        place : callable
+        place
             Gives all axes but the channels, at a row and a column of the tile.
         """
         if not self._config.prefetches & Prefetch.OPERANDS:

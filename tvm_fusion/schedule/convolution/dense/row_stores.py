@@ -36,18 +36,10 @@ AtPixel = Callable[[ir.Expr, ir.Expr], dict[ir.Var, ir.Expr]]
 
 @dataclass(frozen=True)
 class GatheredRows:
-    """The rows of pixels that a result is gathered in.
+    """The rows of pixels that a result is gathered in."""
 
-    Attributes
-    ----------
-    buffer : Var
-        ``[row][column][channel]``, of a row of tiles.
-    first : PrimExpr
-        The column of the image that is the first one.
-    """
-
-    buffer: ir.Var
-    first: ir.Expr
+    buffer: ir.Var  # ``[row][column][channel]``, of a row of tiles
+    first: ir.Expr  # the column of the image that is the first one
 
 
 def is_by_rows(
@@ -57,9 +49,9 @@ def is_by_rows(
 
     Parameters
     ----------
-    lanes : int
+    lanes
         Elements of a vector.
-    shape : tuple of int
+    shape
         Rows and columns of pixels of a row of tiles, and its channels.
     """
     if problem.pool is not None or 4 * math.prod(shape) > MOST_BYTES:
@@ -74,7 +66,7 @@ def square_size(result: Result, problem: ConvProblem, lanes: int, columns: int) 
 
     Parameters
     ----------
-    columns : int
+    columns
         Of a row; fewer than the image has where tasks take parts of its rows.
     """
     if str(result.buffer.ty.dtype) != "float32":
@@ -114,11 +106,11 @@ class RowStores:
 
     Parameters
     ----------
-    lanes : int
+    lanes
         Elements of a vector.
-    shape : tuple of int
+    shape
         Rows and columns of pixels of a row of tiles, and its channels.
-    first : PrimExpr
+    first
         Its first column.
     """
 
@@ -156,9 +148,9 @@ class RowStores:
 
         Parameters
         ----------
-        count : callable
+        count
             Gives the number of a result's channels.
-        at_pixel : callable
+        at_pixel
             Gives all axes but the channels, at a row and a column of these.
         """
         parts = (self._transposed, self._by_elements)

@@ -95,19 +95,19 @@ class PixelTile(ABC):
 
         Parameters
         ----------
-        task : dict
+        task
             Batch axes, the first output channel, row and column of pixels, by variable.
-        number : PrimExpr
+        number
             The tile of output channels.
-        y, x : PrimExpr
+        y, x
             Its first pixel, relative to the task's.
-        is_last : bool
+        is_last
             Whether channels may end before it does.
-        tile_index : PrimExpr
+        tile_index
             How many tiles of pixels the task has done with these channels.
-        row_tiles : int
+        row_tiles
             Tiles of a row of pixels.
-        rows : RowStores
+        rows
             Of the row of tiles.
         """
 
@@ -157,7 +157,7 @@ class DenseTile(PixelTile):
 
     Parameters
     ----------
-    weight : PackedWeight
+    weight
         For tiles of its width.
     """
 
@@ -290,9 +290,9 @@ class DenseTile(PixelTile):
 
         Parameters
         ----------
-        block_c : PrimExpr
+        block_c
             The block of the image.
-        packed : PrimExpr
+        packed
             The block of the packed weight.
         """
         problem = self._problem

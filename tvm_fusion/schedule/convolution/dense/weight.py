@@ -55,12 +55,12 @@ class PackedWeight(KernelWeight):
 
     Parameters
     ----------
-    width : int
+    width
         Output channels of a tile.
-    tiles : int
+    tiles
         Tiles of pixels of a task that read the same weight: a weight of a half type is in float32
         while many do.
-    is_small : bool
+    is_small
         Whether a weight of a half type is packed in float32, so that no task widens it.
     """
 

@@ -24,24 +24,12 @@ MAX_PARTS = 64  # of a row
 
 @dataclass(frozen=True)
 class DepthwiseConfig:
-    """Configuration of a depthwise convolution.
+    """Configuration of a depthwise convolution."""
 
-    Attributes
-    ----------
-    lanes : int
-        float32 elements of a vector.
-    width : int
-        Pixels of a tile.
-    band : int
-        Rows of pixels of a task.
-    part : int
-        Tiles along the rows of pixels of a task; 0 where tasks take whole rows.
-    """
-
-    lanes: int
-    width: int
-    band: int
-    part: int = 0
+    lanes: int  # float32 elements of a vector
+    width: int  # pixels of a tile
+    band: int  # rows of pixels of a task
+    part: int = 0  # tiles along the rows of pixels of a task; 0 where tasks take whole rows
 
 
 def depthwise_config(problem: ConvProblem, device: Device) -> DepthwiseConfig | None:

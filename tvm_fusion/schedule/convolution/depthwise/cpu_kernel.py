@@ -279,9 +279,9 @@ class DepthwiseWindow:
 
         Parameters
         ----------
-        place : dict
+        place
             Batch axes and the row of pixels, by variable.
-        taps : callable
+        taps
             Writes the taps of a row at a place in the window, whose column is 0.
         """
         problem, rows = self._problem, self.rows

@@ -32,20 +32,11 @@ LEAST_LOADS_PER_SM = 800
 
 @dataclass(frozen=True)
 class DepthwiseGpuConfig:
-    """Configuration of a depthwise convolution.
+    """Configuration of a depthwise convolution."""
 
-    Attributes
-    ----------
-    lanes : int
-        Channels of a thread.
-    pixels : int
-        Of a thread, along x.
-    rows, block_strips, block_vectors : int
-        Threads of a block along y, x and the channels.
-    """
-
-    lanes: int
-    pixels: int
+    lanes: int  # channels of a thread
+    pixels: int  # of a thread, along x
+    # Threads of a block along y, x and the channels.
     rows: int
     block_strips: int
     block_vectors: int

@@ -44,7 +44,7 @@ from ....core.tir.loops import (
 from ....program.program import Program
 from ...contraction.problem.packing_function import packed_kernel
 from ...gpu.launch import VECTOR_BYTES, block_by_address
-from ...gpu.register_moves import keep_words
+from ...gpu.registers.moves import keep_words
 from ...index.address import same
 from .gpu_config import DepthwiseGpuConfig
 from .gpu_view import DepthwiseView, vector_loads
@@ -259,13 +259,13 @@ def store_pixel(
 
     Parameters
     ----------
-    place : mapping of Var to Expr
+    place
         The axes of pixels, at the first of the strip.
-    vector : Expr
+    vector
         The number of the vector of channels.
-    acc : Var
+    acc
         Sums, ``[pixels * lanes]``.
-    pixel : int
+    pixel
         The pixel's number in the strip.
     """
     lanes, ones = view.lanes, {a.var: index(0) for a in view.contraction.stage.axes}

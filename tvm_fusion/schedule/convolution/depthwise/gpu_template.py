@@ -26,18 +26,10 @@ _ADDRESSES = 32  # registers beside sums, columns and the weight's vector
 
 @dataclass(frozen=True, eq=False)
 class DepthwiseDetails:
-    """What a claim remembers until its kernel is made.
+    """What a claim remembers until its kernel is made."""
 
-    Attributes
-    ----------
-    view : DepthwiseView
-        The convolution.
-    config : DepthwiseGpuConfig
-        How it is computed.
-    """
-
-    view: DepthwiseView
-    config: DepthwiseGpuConfig
+    view: DepthwiseView  # the convolution
+    config: DepthwiseGpuConfig  # how it is computed
 
 
 class GpuDepthwise(Template):

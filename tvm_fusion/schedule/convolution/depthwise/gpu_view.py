@@ -24,52 +24,27 @@ _LEAST = 2  # channels of a vector
 
 @dataclass(frozen=True, eq=False)
 class DepthwiseView:
-    """``C[batch, y, x, k] = sum over rows, column of image[.., k] * weight[.., k]``, then results.
-
-    Attributes
-    ----------
-    batch : tuple of Axis
-        Pixel axes around y and x.
-    y, x : Axis
-        Rows and columns of pixels, maybe symbolic; y is of extent 1 where there are none.
-    k : Axis
-        Channels.
-    rows : tuple of Axis
-        Axes of the window that do not move along x.
-    column : Axis or None
-        That which does.
-    step, dilation : int
-        Columns of the image from one pixel to the next, and from one tap to the next.
-    image : TensorLoad
-        An element inside of the borders, over ``axes``.
-    inside : PrimExpr or None
-        Whether it exists, over ``axes``; otherwise it is zero.
-    axes, place : tuple of Axis, tuple of PrimExpr
-        Coordinates of the image, and each of them over the axes of the sum.
-    along : Var
-        The coordinate that moves with x.
-    weight : PrimExpr
-        Of one constant, over the axes of the sum.
-    lanes : int
-        Channels of a vector: all accesses of so many are contiguous and aligned.
-    """
+    """``C[batch, y, x, k] = sum over rows, column of image[.., k] * weight[.., k]``; results."""
 
     contraction: SumOfProducts
-    batch: tuple[Axis, ...]
+    batch: tuple[Axis, ...]  # pixel axes around y and x
+    # Rows and columns of pixels, maybe symbolic; y is of extent 1 where there are none.
     y: Axis
     x: Axis
-    k: Axis
-    rows: tuple[Axis, ...]
-    column: Axis | None
+    k: Axis  # channels
+    rows: tuple[Axis, ...]  # axes of the window that do not move along x
+    column: Axis | None  # that which does
+    # Columns of the image from one pixel to the next, and from one tap to the next.
     step: int
     dilation: int
-    image: ir.TensorLoad
-    inside: ir.Expr | None
+    image: ir.TensorLoad  # an element inside of the borders, over ``axes``
+    inside: ir.Expr | None  # whether it exists, over ``axes``; otherwise it is zero
+    # Coordinates of the image, and each of them over the axes of the sum.
     axes: tuple[Axis, ...]
     place: tuple[ir.Expr, ...]
-    along: ir.Var
-    weight: ir.Expr
-    lanes: int
+    along: ir.Var  # the coordinate that moves with x
+    weight: ir.Expr  # of one constant, over the axes of the sum
+    lanes: int  # channels of a vector: all accesses of so many are contiguous and aligned
 
     @property
     def taps(self) -> int:
@@ -96,7 +71,7 @@ def depthwise_view(
 
     Parameters
     ----------
-    constants : collection of Var
+    constants
         Inputs that are known at compile time.
     """
     stage = contraction.stage

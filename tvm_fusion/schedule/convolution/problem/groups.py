@@ -32,9 +32,9 @@ class Band:
 
     Parameters
     ----------
-    problem : ConvProblem
+    problem
         A convolution with input channels.
-    width : int
+    width
         Output channels of a tile.
     """
 
@@ -108,7 +108,7 @@ def with_groups(problem: ConvProblem, lanes: int) -> ConvProblem | None:
 
     Parameters
     ----------
-    lanes : int
+    lanes
         Elements of a vector.
 
     Returns

@@ -15,30 +15,15 @@ from ...index.address import conditional_loads
 
 @dataclass(frozen=True)
 class Image:
-    """The input of a convolution over its own coordinates.
+    """The input of a convolution over its own coordinates."""
 
-    Attributes
-    ----------
-    value : PrimExpr
-        An element inside of the borders: a load, or an expression over several loads.
-    axes : tuple of Axis
-        The coordinates that ``value`` is over.
-    place : tuple of PrimExpr
-        Each of them over the axes of the convolution.
-    inside : dict of Var to (int, int)
-        Begin and end of the part of an axis that is no padding.
-    outside : PrimExpr
-        The constant that an element of the padding is.
-    sums : dict of Var to dict of Var to int
-        The axes that move over the image, by coordinate: stride of the pixels, dilation of the
-        window.
-    """
-
-    value: ir.Expr
-    axes: tuple[Axis, ...]
-    place: tuple[ir.Expr, ...]
-    inside: dict[ir.Var, tuple[int, int]]
-    outside: ir.Expr
+    value: ir.Expr  # an element inside of the borders: a load, or an expression over several loads
+    axes: tuple[Axis, ...]  # the coordinates that ``value`` is over
+    place: tuple[ir.Expr, ...]  # each of them over the axes of the convolution
+    inside: dict[ir.Var, tuple[int, int]]  # begin and end of the part of an axis that is no padding
+    outside: ir.Expr  # the constant that an element of the padding is
+    # The axes that move over the image, by coordinate: stride of the pixels, dilation of the
+    # window.
     sums: dict[ir.Var, dict[ir.Var, int]]
 
     @property

@@ -28,7 +28,7 @@ class ImageReader(ABC):
 
         Parameters
         ----------
-        task : Mapping
+        task
             Batch axes, the first output channel, row and column of pixels, by variable.
         """
         return None
@@ -43,6 +43,6 @@ class ImageReader(ABC):
 
         Parameters
         ----------
-        place : Mapping
+        place
             All axes of the convolution; y and x relative to the task's first pixel.
         """

@@ -27,14 +27,9 @@ PACKED = 8  # how often vectors of channels read an element that is worth being 
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of a convolution.
+    """Groups of a convolution."""
 
-    Attributes
-    ----------
-    k, c : int
-        Output and input channels of a group.
-    """
-
+    # Output and input channels of a group.
     k: int
     c: int
 
@@ -43,7 +38,7 @@ class Groups:
 
         Parameters
         ----------
-        channels : int
+        channels
             Output channels of all groups.
         """
         firsts = range(0, channels, width)
@@ -56,74 +51,37 @@ class Groups:
 
 @dataclass(frozen=True)
 class Words:
-    """Input channels joined in words, which an instruction multiplies (words.py).
+    """Input channels joined in words, which an instruction multiplies (words.py)."""
 
-    Attributes
-    ----------
-    dot : DotProduct
-        The instruction.
-    single : ConvProblem
-        The same convolution over single channels.
-    is_contiguous : bool
-        Whether words are contiguous in the image as it is in memory.
-    """
-
-    dot: DotProduct
-    single: ConvProblem
-    is_contiguous: bool
+    dot: DotProduct  # the instruction
+    single: ConvProblem  # the same convolution over single channels
+    is_contiguous: bool  # whether words are contiguous in the image as it is in memory
 
 
 @dataclass(frozen=True)
 class ConvProblem:
-    """``C[batch, k, y, x] = sum of image * weight`` over channels and a window, then results.
+    """``C[batch, k, y, x] = sum of image * weight`` over channels and a window, then results."""
 
-    Attributes
-    ----------
-    contraction : SumOfProducts
-        The sum; channels that only blocked results have are among its axes, and zero there.
-    image : Image
-        The input.
-    weight : PrimExpr
-        The weight, of one constant.
-    batch : tuple of Axis
-        Pixel axes around y and x: images, or planes.
-    y, x : Axis
-        Rows and columns of pixels; of extent 1 where there are none.
-    k : Axis
-        Output channels.
-    channels : int
-        Those that exist.
-    c : Axis or None
-        Input channels, of all groups where ``groups`` is given; ``None`` in depthwise convolutions.
-    block : int
-        Input channels that are contiguous in memory; 1 in plain layouts.
-    window : tuple of Axis
-        Other reduction axes.
-    groups : Groups or None
-        Of a convolution whose image and weight are over the channels of all groups.
-    pool : Pool or None
-        Of its sums; results are of what it leaves.
-    words : Words or None
-        Where ``c``, ``block``, ``groups`` and the weight are of words of channels.
-    is_packed : bool
-        Whether tasks copy an image of a plain layout into blocks of channels.
-    """
-
+    # The sum; channels that only blocked results have are among its axes, and zero there.
     contraction: SumOfProducts
-    image: Image
-    weight: ir.Expr
-    batch: tuple[Axis, ...]
+    image: Image  # the input
+    weight: ir.Expr  # the weight, of one constant
+    batch: tuple[Axis, ...]  # pixel axes around y and x: images, or planes
+    # Rows and columns of pixels; of extent 1 where there are none.
     y: Axis
     x: Axis
-    k: Axis
-    channels: int
+    k: Axis  # output channels
+    channels: int  # those that exist
+    # Input channels, of all groups where ``groups`` is given; ``None`` in depthwise convolutions.
     c: Axis | None
-    block: int
-    window: tuple[Axis, ...]
+    block: int  # input channels that are contiguous in memory; 1 in plain layouts
+    window: tuple[Axis, ...]  # other reduction axes
+    # Of a convolution whose image and weight are over the channels of all groups.
     groups: Groups | None = None
-    pool: Pool | None = None
+    pool: Pool | None = None  # of its sums; results are of what it leaves
+    # Where ``c``, ``block``, ``groups`` and the weight are of words of channels.
     words: Words | None = None
-    is_packed: bool = False
+    is_packed: bool = False  # whether tasks copy an image of a plain layout into blocks of channels
 
     @property
     def source(self) -> ir.Var:
@@ -159,7 +117,7 @@ def packed(problem: ConvProblem, lanes: int) -> ConvProblem:
 
     Parameters
     ----------
-    lanes : int
+    lanes
         Elements of a vector.
     """
     c, sums = problem.c, problem.image.sums.values()
@@ -180,9 +138,9 @@ def conv_problem(
 
     Parameters
     ----------
-    stages : sequence of Stage
+    stages
         The program's, without internal maps.
-    constants : collection of Var
+    constants
         Inputs that are known at compile time.
     """
     found = [s for s in program.stages if not s.is_map]

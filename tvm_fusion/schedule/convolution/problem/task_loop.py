@@ -28,13 +28,13 @@ def task_loop(
 
     Parameters
     ----------
-    axes : sequence of Axis
+    axes
         The coordinates of a task, bound in its body.
-    products : sequence of PrimExpr or int
+    products
         Multiply to the products of a task.
-    body : callable
+    body
         Writes a task, after that.
-    least : int
+    least
         Products that are worth a second thread.
     """
     extents = [a.extent for a in axes]

@@ -35,7 +35,7 @@ def with_words(problem: ConvProblem, device: Device) -> ConvProblem:
 
     Parameters
     ----------
-    problem : ConvProblem
+    problem
         A convolution, whose groups are known.
     """
     c, groups = problem.c, problem.groups

@@ -31,30 +31,19 @@ LEAST = 8  # channels and columns of a window that are worth a step
 
 @dataclass(frozen=True, eq=False)
 class TileConv:
-    """A convolution for an instruction of tiles.
-
-    Attributes
-    ----------
-    single : ConvProblem
-        The convolution over elements as they are multiplied; a block is all channels of a pixel, as
-        lines hold them.
-    column : Axis or None
-        The columns of the window where a run has all of them; else runs are channels.
-    words, steps : int
-        Of 4 bytes, of a step of a run; and the steps of a run.
-    pixel : int
-        Elements from a pixel of A to the next.
-    in_place : bool
-        Whether A is loaded from the image itself.
-    """
+    """A convolution for an instruction of tiles."""
 
     row: Instruction
+    # The convolution over elements as they are multiplied; a block is all channels of a pixel, as
+    # lines hold them.
     single: ConvProblem
+    # The columns of the window where a run has all of them; else runs are channels.
     column: Axis | None
+    # Of 4 bytes, of a step of a run; and the steps of a run.
     words: int
     steps: int
-    pixel: int
-    in_place: bool
+    pixel: int  # elements from a pixel of A to the next
+    in_place: bool  # whether A is loaded from the image itself
 
     @property
     def c(self) -> Axis:
@@ -83,7 +72,7 @@ def tile_conv(problem: ConvProblem, device: Device) -> TileConv | None:
 
     Parameters
     ----------
-    problem : ConvProblem
+    problem
         A convolution, whose groups are known.
     """
     c, pool, image = problem.c, problem.pool, uncast(problem.image.value)

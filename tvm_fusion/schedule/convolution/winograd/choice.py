@@ -26,20 +26,12 @@ LEAST_GAIN = 1.3  # estimated, of what is used: of small images estimates were a
 
 @dataclass(frozen=True)
 class WinogradChoice:
-    """A verdict.
+    """A verdict."""
 
-    Attributes
-    ----------
-    config : WinogradConfig or None
-        The configuration, where it is used.
-    gain : float
-        How many times as fast as the direct kernel it was estimated to be; 1 where it is not used.
-    code, sentence : str
-        The reason.
-    """
-
-    config: WinogradConfig | None
+    config: WinogradConfig | None  # the configuration, where it is used
+    # How many times as fast as the direct kernel it was estimated to be; 1 where it is not used.
     gain: float
+    # The reason.
     code: str
     sentence: str
 
@@ -51,9 +43,9 @@ def winograd_choice(
 
     Parameters
     ----------
-    direct : ConvConfig
+    direct
         The configuration of its direct kernel.
-    device : Device
+    device
         A CPU, with what the user allowed.
     """
     if len(problem.window) != 2:
@@ -80,20 +72,11 @@ def winograd_choice(
 # Whether Winograd's algorithm computes a convolution: its window and the image's rows, columns.
 @dataclass(frozen=True)
 class WinogradWindow:
-    """Rows and columns of a 3 x 3 window that moves by single pixels.
+    """Rows and columns of a 3 x 3 window that moves by single pixels."""
 
-    Attributes
-    ----------
-    axes : tuple of Axis
-        Of the window: rows, columns.
-    image : tuple of Var
-        The axes of the image that they move along.
-    inside : tuple of (int, int)
-        Begin and end of the part of each that is no padding.
-    """
-
-    axes: tuple[Axis, Axis]
-    image: tuple[ir.Var, ir.Var]
+    axes: tuple[Axis, Axis]  # of the window: rows, columns
+    image: tuple[ir.Var, ir.Var]  # the axes of the image that they move along
+    # Begin and end of the part of each that is no padding.
     inside: tuple[tuple[int, int], tuple[int, int]]
 
 
@@ -102,7 +85,7 @@ def winograd_window(problem: ConvProblem, lanes: int) -> WinogradWindow | str:
 
     Parameters
     ----------
-    lanes : int
+    lanes
         float32 elements of a vector.
     """
     if problem.c is None or problem.groups is not None:

@@ -38,30 +38,14 @@ MAX_CHUNKS = 8  # of channels: each transforms the image again
 
 @dataclass(frozen=True)
 class WinogradConfig:
-    """Configuration of a Winograd convolution.
+    """Configuration of a Winograd convolution."""
 
-    Attributes
-    ----------
-    lanes : int
-        float32 elements of a vector.
-    m : int
-        Rows and columns of results of a tile.
-    tiles : int
-        Tiles of a task.
-    height : int
-        Tiles of a register tile.
-    vectors : int
-        Vectors of output channels of a register tile.
-    chunk : int
-        Register tiles of channels of a task.
-    """
-
-    lanes: int
-    m: int
-    tiles: int
-    height: int
-    vectors: int
-    chunk: int = 1
+    lanes: int  # float32 elements of a vector
+    m: int  # rows and columns of results of a tile
+    tiles: int  # tiles of a task
+    height: int  # tiles of a register tile
+    vectors: int  # vectors of output channels of a register tile
+    chunk: int = 1  # register tiles of channels of a task
 
     @property
     def places(self) -> int:
@@ -79,7 +63,7 @@ def winograd_default(problem: ConvProblem, device: Device) -> tuple[WinogradConf
 
     Parameters
     ----------
-    problem : ConvProblem
+    problem
         A convolution that has a :func:`~.choice.winograd_window`.
     """
     machine = Machine.of(device)

@@ -39,8 +39,7 @@ from ..problem.problem import ConvProblem
 from ..problem.task_loop import fresh, task_loop
 from .choice import WinogradWindow, winograd_window
 from .config import WinogradConfig
-from .image import WinogradImage
-from .results import WinogradResults
+from .phases import WinogradImage, WinogradResults
 from .transforms import WinogradWeight
 
 TileBody = Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]  # number in the task, row, column

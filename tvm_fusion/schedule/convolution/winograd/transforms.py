@@ -119,11 +119,11 @@ class WinogradWeight(KernelWeight):
 
     Parameters
     ----------
-    window : tuple of Axis
+    window
         Rows and columns of its window.
-    m : int
+    m
         Rows and columns of results of a tile.
-    width : int
+    width
         Output channels of a tile.
     """
 

@@ -38,33 +38,18 @@ class Store:
 
 @dataclass(frozen=True, eq=False)
 class ChannelGroups:
-    """A norm of groups of channels.
+    """A norm of groups of channels."""
 
-    Attributes
-    ----------
-    rows : tuple of Axis
-        The axes of rows but that of groups.
-    pixels : tuple of Axis
-        What a statistic is over, beside the channels of its group.
-    width : int
-        Channels of a vector, 16 bytes of the widest type.
-    term : Expr
-        What is summed, over those axes.
-    total, squares : Var
-        Stand in the maps for the sum of a group and for that of its squared deviations.
-    stores : tuple of Store
-        The maps.
-    """
-
-    rows: tuple[Axis, ...]
-    pixels: tuple[Axis, ...]
+    rows: tuple[Axis, ...]  # the axes of rows but that of groups
+    pixels: tuple[Axis, ...]  # what a statistic is over, beside the channels of its group
     channel: Axis
     size: int
-    width: int
-    term: ir.Expr
+    width: int  # channels of a vector, 16 bytes of the widest type
+    term: ir.Expr  # what is summed, over those axes
+    # Stand in the maps for the sum of a group and for that of its squared deviations.
     total: ir.Var
     squares: ir.Var
-    stores: tuple[Store, ...]
+    stores: tuple[Store, ...]  # the maps
 
     @property
     def channels(self) -> int:
@@ -104,7 +89,7 @@ def channel_groups(program: RowProgram) -> ChannelGroups | None:
 
     Parameters
     ----------
-    program : RowProgram
+    program
         A sum over rows and one of squared deviations from its mean, then maps of the elements. Of
         all that is read and written for every pixel, channels are contiguous.
     """

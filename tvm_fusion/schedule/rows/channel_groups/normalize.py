@@ -43,11 +43,11 @@ def normalize_kernel(
 
     Parameters
     ----------
-    program : Program
+    program
         Its inputs end with the workspaces.
-    tile : PixelTile
+    tile
         Pixels of a block, and threads.
-    partial : sequence of Var
+    partial
         What the first launch has written.
     """
     tiles = view.pixel_count // tile.pixels

@@ -38,21 +38,11 @@ Value = Callable[[ir.Expr, ir.Expr], ir.Expr]  # of an expression, in a lane
 
 @dataclass(frozen=True)
 class PixelTile:
-    """Pixels of a block and the threads that run through them.
+    """Pixels of a block and the threads that run through them."""
 
-    Attributes
-    ----------
-    pixels : int
-        Of a block.
-    lines : int
-        Pixels at a time.
-    vectors : int
-        Threads of a pixel, each with a vector of channels.
-    """
-
-    pixels: int
-    lines: int
-    vectors: int
+    pixels: int  # of a block
+    lines: int  # pixels at a time
+    vectors: int  # threads of a pixel, each with a vector of channels
 
     @property
     def threads(self) -> int:
@@ -65,11 +55,11 @@ class PixelLoop:
 
     Parameters
     ----------
-    values : sequence of Expr
+    values
         What is computed for each pixel, over the view's axes.
-    thread : Expr
+    thread
         The number of the thread.
-    first : Expr
+    first
         Number of the block's first pixel.
     """
 
@@ -112,7 +102,7 @@ class PixelLoop:
 
         Parameters
         ----------
-        known : mapping of Var to callable
+        known
             Gives what stands for a variable in a lane.
         """
 
@@ -200,7 +190,7 @@ def tile_of(pixels: int, vectors: int, threads: int) -> PixelTile:
 
     Parameters
     ----------
-    threads : int
+    threads
         At most; a pixel has as many at least as it has vectors.
     """
     most = max(1, min(pixels, threads // vectors))

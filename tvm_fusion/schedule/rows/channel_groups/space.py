@@ -32,20 +32,11 @@ LARGE_PART, SMALL_PART, SMALL_TILE = 128 << 10, 16 << 10, 8 << 10
 
 @dataclass(frozen=True, eq=False)
 class ChannelGroupsConfig:
-    """Pixels and threads of the blocks of both launches.
+    """Pixels and threads of the blocks of both launches."""
 
-    Attributes
-    ----------
-    view : ChannelGroups
-        The norm.
-    partial : tuple of Var
-        Workspaces in float32, ``(*rows, parts, groups)``.
-    first, second : PixelTile
-        Of each launch.
-    """
-
-    view: ChannelGroups
-    partial: tuple[ir.Var, ...]
+    view: ChannelGroups  # the norm
+    partial: tuple[ir.Var, ...]  # workspaces in float32, ``(*rows, parts, groups)``
+    # Of each launch.
     first: PixelTile
     second: PixelTile
 

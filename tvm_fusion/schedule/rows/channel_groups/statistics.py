@@ -52,11 +52,11 @@ def statistics_kernel(
 
     Parameters
     ----------
-    program : Program
+    program
         Its outputs are the workspaces.
-    tile : PixelTile
+    tile
         Pixels of a part, and threads.
-    partial : sequence of Var
+    partial
         Workspaces in float32, ``(*rows, parts, groups)``: means, sums of squared deviations.
     """
     parts = view.pixel_count // tile.pixels

@@ -22,21 +22,11 @@ CHOICES = (1, 2, VECTORS, 8)
 
 @dataclass(frozen=True)
 class CpuRowConfig:
-    """Configuration of a row kernel on a CPU.
+    """Configuration of a row kernel on a CPU."""
 
-    Attributes
-    ----------
-    width : int
-        Elements of a vector.
-    is_parallel : bool
-        Whether the work is worth waking other threads.
-    prefetches : bool
-        Whether passes prefetch what the next row or pass reads.
-    """
-
-    width: int
-    is_parallel: bool
-    prefetches: bool
+    width: int  # elements of a vector
+    is_parallel: bool  # whether the work is worth waking other threads
+    prefetches: bool  # whether passes prefetch what the next row or pass reads
 
     @classmethod
     def of(cls, program: Program, device: Device) -> CpuRowConfig:
@@ -65,7 +55,7 @@ def width_in_blocks(program: RowProgram, width: int) -> int:
 
     Parameters
     ----------
-    width : int
+    width
         Elements of a vector.
     """
     divisions: list[ir.Expr] = []

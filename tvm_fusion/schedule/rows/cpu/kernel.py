@@ -43,7 +43,7 @@ def schedule_rows_cpu(
 
     Parameters
     ----------
-    config : CpuRowConfig, optional
+    config
         Vectors and tasks; by default those for the target.
 
     Raises

@@ -28,24 +28,12 @@ CACHE_LEVEL = 1  # the nearest cache
 
 @dataclass(frozen=True)
 class PrefetchHint:
-    """What a pass prefetches: ``buffer[indices]``, in the axes of a stage of another pass.
+    """What a pass prefetches: ``buffer[indices]``, in the axes of a stage of another pass."""
 
-    Attributes
-    ----------
-    stage : RowStage
-        Over axes of the same extents as the pass that prefetches.
-    buffer : Var
-        Read or written.
-    indices : tuple of Expr
-        Where.
-    is_write : bool
-        Written in this row, rather than read in the next one.
-    """
-
-    stage: RowStage
-    buffer: ir.Var
-    indices: tuple[ir.Expr, ...]
-    is_write: bool
+    stage: RowStage  # over axes of the same extents as the pass that prefetches
+    buffer: ir.Var  # read or written
+    indices: tuple[ir.Expr, ...]  # where
+    is_write: bool  # written in this row, rather than read in the next one
 
     def lines(self, size: int) -> range:
         """List the first elements of the lines that a vector of ``size`` elements touches."""
@@ -60,17 +48,10 @@ class PrefetchHint:
 
 @dataclass(frozen=True)
 class Prefetch:
-    """What one pass over a row prefetches.
+    """What one pass over a row prefetches."""
 
-    Attributes
-    ----------
-    hints : sequence of PrefetchHint
-        From :func:`plan_hints`.
-    row, following : sequence of Expr
-        Indices of the row and of the next one.
-    """
-
-    hints: Sequence[PrefetchHint]
+    hints: Sequence[PrefetchHint]  # from :func:`plan_hints`
+    # Indices of the row and of the next one.
     row: Sequence[ir.Expr]
     following: Sequence[ir.Expr]
 

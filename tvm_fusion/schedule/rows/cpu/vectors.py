@@ -27,9 +27,9 @@ class CpuRowVectors:
 
     Parameters
     ----------
-    row : callable
+    row
         ``lane -> indices`` of the row that a lane computes.
-    row_lanes : int or None
+    row_lanes
         Number of rows if lanes are rows: every row buffer then holds that many.
     """
 
@@ -67,15 +67,15 @@ class CpuRowVectors:
 
         Parameters
         ----------
-        at : callable
+        at
             ``lane -> axes' values``.
-        count : Expr
+        count
             Number of lanes, at most ``size``; a constant makes vectors.
-        size : int
+        size
             Lanes of the partial results.
-        first_new : Expr, optional
+        first_new
             First lane that a reduction has not combined yet; earlier ones are masked.
-        part : int
+        part
             Which of several vectors of partial results: each waits for its own sums alone.
         """
 

@@ -20,7 +20,7 @@ from ...._tvm.ir.buffer import declare
 from ....core.tir.expressions import call_name
 from ....core.tir.loops import find
 from ....ecg.legalization.operators.extrema import ordered
-from ....lower.nan import isnan
+from ....lower.float_math import isnan
 from ..program.combiner import Combiner
 from ..program.row_program import RowProgram, RowStage
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from ....device import Device
 from ....program.stage import Axis
-from ...gpu.block_reduce import MAX_SERIAL_WARPS
-from ...gpu.row_threads import RowThreads
+from ...gpu.threads.block_reduce import MAX_SERIAL_WARPS, RowThreads
 from ..program.emit import static_volume
 from ..program.passes import lanes_are_rows
 from ..program.row_program import RowProgram
@@ -41,34 +40,22 @@ REGISTERS_PER_SM = 1 << 16
 
 @dataclass(frozen=True)
 class RowConfig(RowThreads):
-    """Configuration of a row kernel.
+    """Configuration of a row kernel."""
 
-    Attributes
-    ----------
-    row_elements : int
-        Elements of a row that a thread keeps at most; the loops over them are unrolled.
-    max_registers : int
-        32-bit registers of a thread, of which rows get what arithmetic leaves.
-    min_blocks_per_sm : int or None
-        Occupancy target of the compiler; ``None`` leaves it alone, where rows share nothing, or
-        aims at what the registers of rows allow.
-    keep_packed : bool
-        Whether each pass converts half-type elements again, rather than keep them in float32.
-    one_pass_variance : bool
-        Whether a variance is computed together with its mean.
-    mask_tail : bool
-        Whether threads without a vector in the last step of an aligned row compute it, masked.
-    groups_per_block : int
-        Groups of ``rows`` that a block takes one after the other, at a stride of the grid: what
-        rows share stays in registers, as do their offsets in vectors (:mod:`.row_groups`).
-    """
-
+    # Elements of a row that a thread keeps at most; the loops over them are unrolled.
     row_elements: int = MAX_ROW_ELEMENTS
+    # 32-bit registers of a thread, of which rows get what arithmetic leaves.
     max_registers: int = MAX_REGISTERS
+    # Occupancy target of the compiler; ``None`` leaves it alone, where rows share nothing, or aims
+    # at what the registers of rows allow.
     min_blocks_per_sm: int | None = None
+    # Whether each pass converts half-type elements again, rather than keep them in float32.
     keep_packed: bool = False
-    one_pass_variance: bool = False
+    one_pass_variance: bool = False  # whether a variance is computed together with its mean
+    # Whether threads without a vector in the last step of an aligned row compute it, masked.
     mask_tail: bool = False
+    # Groups of ``rows`` that a block takes one after the other, at a stride of the grid: what rows
+    # share stays in registers, as do their offsets in vectors (:mod:`.row_groups`).
     groups_per_block: int = 1
 
     @property

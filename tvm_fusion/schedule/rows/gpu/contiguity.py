@@ -21,7 +21,7 @@ def run_bytes(program: RowProgram) -> int:
 
     Parameters
     ----------
-    program : RowProgram
+    program
         Of a GPU, its rows of static extents.
     """
     loop = longest_loop(program)
@@ -48,7 +48,7 @@ def has_branches(stage: Stage, rows: int) -> bool:
 
     Parameters
     ----------
-    rows : int
+    rows
         Its axes that are rows.
     """
     axes = {axis.var for axis in (*stage.axes[rows:], *stage.reduce)}

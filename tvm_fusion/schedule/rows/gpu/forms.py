@@ -59,18 +59,10 @@ FEW_REGISTERS, ELEMENT_REGISTERS = 20, 3
 
 @dataclass(frozen=True, eq=False)
 class RowProblem:
-    """A row program on a GPU.
+    """A row program on a GPU."""
 
-    Attributes
-    ----------
-    program : RowProgram
-        What is computed.
-    device : Device
-        A GPU.
-    """
-
-    program: RowProgram
-    device: Device
+    program: RowProgram  # what is computed
+    device: Device  # A GPU
 
     @cached_property
     def threads(self) -> RowConfig:
@@ -97,18 +89,10 @@ class RowProblem:
 
 @dataclass(frozen=True, eq=False)
 class RowForm:
-    """A form of a row kernel.
+    """A form of a row kernel."""
 
-    Attributes
-    ----------
-    program : RowProgram
-        What is computed: of an argmax, one reduction or two.
-    config : RowConfig
-        Threads of a row, rows of a block.
-    """
-
-    program: RowProgram
-    config: RowConfig
+    program: RowProgram  # what is computed: of an argmax, one reduction or two
+    config: RowConfig  # threads of a row, rows of a block
 
 
 Found = RowForm | Refusal
@@ -208,24 +192,13 @@ def default_config(program: RowProgram, device: Device) -> RowConfig:
 
 @dataclass(frozen=True)
 class RowEstimate:
-    """The configuration of a row kernel, and what it takes.
+    """The configuration of a row kernel, and what it takes."""
 
-    Attributes
-    ----------
-    config : RowConfig
-        Threads of a block.
-    shared_bytes : int
-        Static shared memory for row buffers; the exchange between warps comes on top.
-    registers : int
-        Of a thread, where launch bounds decide how many it gets; otherwise 0.
-    reread_bytes : int
-        What all rows read again in later passes.
-    """
-
-    config: RowConfig
+    config: RowConfig  # threads of a block
+    # Static shared memory for row buffers; the exchange between warps comes on top.
     shared_bytes: int
-    registers: int
-    reread_bytes: int
+    registers: int  # of a thread, where launch bounds decide how many it gets; otherwise 0
+    reread_bytes: int  # what all rows read again in later passes
 
 
 def estimate_rows_gpu(program: Program, device: Device) -> RowEstimate | Refusal:

@@ -26,7 +26,7 @@ def with_half_precision_math(program: RowProgram, one_pass: bool = False) -> Row
 
     Parameters
     ----------
-    one_pass : bool
+    one_pass
         Whether the variance of a row is computed together with its mean.
     """
     program = program.map_values(without_round_trips)

@@ -145,9 +145,9 @@ def schedule_rows_gpu(
 
     Parameters
     ----------
-    config : RowConfig
+    config
         Of :func:`.forms.estimate_rows_gpu`.
-    constants : container of Var
+    constants
         Inputs that no kernel writes.
 
     Raises
@@ -173,9 +173,9 @@ def row_kernel(
 
     Parameters
     ----------
-    rows : RowProgram
+    rows
         The stages, and the parameters: inputs, scalars and outputs.
-    constants : container of Var
+    constants
         Inputs that no kernel writes.
 
     Raises
@@ -267,7 +267,7 @@ def blocks_per_row(
 
     Parameters
     ----------
-    program : RowProgram
+    program
         The stages, their buffers placed.
     """
     *before, last = passes

@@ -34,7 +34,7 @@ def with_one_pass_variance(program: RowProgram) -> RowProgram:
 
     Parameters
     ----------
-    program : RowProgram
+    program
         All of whose results are of half types.
     """
     for squares in program.stages:

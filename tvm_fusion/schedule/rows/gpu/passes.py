@@ -20,7 +20,7 @@ from tvm import ir, sym, tirx
 
 from ....core.tir.loops import index, loop, sequence, store_all, update_all
 from ....program.stage import Axis
-from ...gpu.block_reduce import Reduction, block_all_reduce
+from ...gpu.threads.block_reduce import Reduction, block_all_reduce
 from ..program.emit import Pairs, bind, nest, unflatten, volume
 from ..program.passes import Pass
 from ..program.row_program import RowStage
@@ -78,9 +78,9 @@ def emit_early_loads(
 
     Parameters
     ----------
-    constants : container of Var
+    constants
         Inputs that no kernel writes.
-    is_constant : bool
+    is_constant
         Whether to load these, or the others.
     """
     found: list[tirx.Stmt] = []

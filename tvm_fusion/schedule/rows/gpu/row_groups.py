@@ -54,7 +54,7 @@ def grouped(program: RowProgram, config: RowConfig, device: Device) -> RowConfig
 
     Parameters
     ----------
-    config : RowConfig
+    config
         Of one group a block.
 
     Returns

@@ -29,31 +29,17 @@ LOADS_IN_FLIGHT = 8  # of 16 bytes that a thread issues before it uses the first
 
 @dataclass(frozen=True)
 class RowVectorLoad:
-    """A vectorized load of an input.
+    """A vectorized load of an input."""
 
-    Attributes
-    ----------
-    stage : RowStage
-        Whose axes it mentions.
-    registers : Var
-        Its destination.
-    is_row : bool
-        Whether the registers hold a whole row, rather than some vectors.
-    is_streamed : bool
-        Whether it is issued before anything is computed: each row has elements of its own.
-    is_early : bool
-        Whether it is issued before the first pass: all rows share the elements.
-    ahead : Var or None
-        Registers of the same elements of the block's next group of rows.
-    """
-
-    stage: RowStage
+    stage: RowStage  # whose axes it mentions
     load: ir.TensorLoad
-    registers: ir.Var
-    is_row: bool
+    registers: ir.Var  # its destination
+    is_row: bool  # whether the registers hold a whole row, rather than some vectors
+    # Whether it is issued before anything is computed: each row has elements of its own.
     is_streamed: bool
+    # Whether it is issued before the first pass: all rows share the elements.
     is_early: bool = False
-    ahead: ir.Var | None = None
+    ahead: ir.Var | None = None  # registers of the same elements of the block's next group of rows
 
 
 class RowVectors:
@@ -61,9 +47,9 @@ class RowVectors:
 
     Parameters
     ----------
-    block : ThreadBlock
+    block
         Whose threads run the loop.
-    r, t : Expr
+    r, t
         The row of the block, and the thread of the row.
     """
 

@@ -23,7 +23,7 @@ def with_axes_of_maps(program: RowProgram) -> RowProgram:
 
     Parameters
     ----------
-    program : RowProgram
+    program
         Sums over rows, then maps.
     """
     first = next((s for s in program.stages if s.is_map and s.inner), None)

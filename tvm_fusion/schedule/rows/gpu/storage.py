@@ -20,21 +20,12 @@ RESERVED_SHARED = 4096  # bytes left to the block reductions
 
 @dataclass(frozen=True)
 class Storage:
-    """The stages, with a place for each row buffer.
+    """The stages, with a place for each row buffer."""
 
-    Attributes
-    ----------
-    program : RowProgram
-        With copies of inputs that are loaded more than once, without maps that are recomputed.
-    shared : tuple of Var
-        Internal buffers in shared memory.
-    shared_bytes : int
-        Static shared memory of a block for those.
-    """
-
+    # With copies of inputs that are loaded more than once, without maps that are recomputed.
     program: RowProgram
-    shared: tuple[ir.Var, ...]
-    shared_bytes: int
+    shared: tuple[ir.Var, ...]  # internal buffers in shared memory
+    shared_bytes: int  # static shared memory of a block for those
 
 
 def place_rows(program: RowProgram, config: RowConfig, limit: int, copies: bool) -> Storage | str:
@@ -42,11 +33,11 @@ def place_rows(program: RowProgram, config: RowConfig, limit: int, copies: bool)
 
     Parameters
     ----------
-    config : RowConfig
+    config
         Threads of a row and rows of a block.
-    limit : int
+    limit
         Bytes of shared memory that a block may declare.
-    copies : bool
+    copies
         Whether to keep inputs that are loaded more than once; an estimate needs no copies, since
         they live in registers.
 

@@ -23,19 +23,13 @@ from .vectorize import Vectorization, vectorize
 
 @dataclass(frozen=True)
 class Position:
-    """Thread ``t`` of row ``r`` of the block, at its ``item``-th element.
+    """Thread ``t`` of row ``r`` of the block, at its ``item``-th element."""
 
-    Attributes
-    ----------
-    r, t, item : Expr
-        Numbers from 0 on.
-    loaded : tuple of (TensorLoad, TensorLoad)
-        Elements of memory that were loaded before, and their registers.
-    """
-
+    # Numbers from 0 on.
     r: ir.Expr
     t: ir.Expr
     item: ir.Expr
+    # Elements of memory that were loaded before, and their registers.
     loaded: tuple[tuple[ir.TensorLoad, ir.TensorLoad], ...] = ()
 
 
@@ -46,11 +40,11 @@ class ThreadBlock:
 
     Parameters
     ----------
-    storage : Storage
+    storage
         The stages, their row buffers placed.
-    parts : int
+    parts
         Blocks for the same rows, which share the last pass.
-    early_bytes : int
+    early_bytes
         Of the registers of a thread for what rows share, loaded before the first pass.
     """
 

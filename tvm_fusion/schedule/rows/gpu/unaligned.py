@@ -30,35 +30,21 @@ MIN_LONG_ROW = 4000  # elements
 
 @dataclass(frozen=True)
 class RowOrigin:
-    """Where rows begin in memory, modulo whole vectors.
+    """Where rows begin in memory, modulo whole vectors."""
 
-    Attributes
-    ----------
-    stage : RowStage
-        Whose row axes the position mentions.
-    position : Expr
-        In elements.
-    """
-
-    stage: RowStage
-    position: ir.Expr
+    stage: RowStage  # whose row axes the position mentions
+    position: ir.Expr  # in elements
 
 
 @dataclass(frozen=True)
 class RowVectorAccess:
-    """A vectorized access of a stage along an axis: ``buffer[indices]``.
-
-    Attributes
-    ----------
-    is_streamed : bool
-        Whether each row has elements of its own.
-    """
+    """A vectorized access of a stage along an axis: ``buffer[indices]``."""
 
     stage: RowStage
     axis: Axis
     buffer: ir.Var
     indices: Sequence[ir.Expr]
-    is_streamed: bool
+    is_streamed: bool  # whether each row has elements of its own
 
 
 def find_origin(
@@ -68,12 +54,12 @@ def find_origin(
 
     Parameters
     ----------
-    stages : sequence of (RowStage, Axis)
+    stages
         Of the loops, each with its only axis. Masked lanes are computed, too, at positions inside
         the row; so no position may depend on loaded values.
-    accesses : sequence of Access
+    accesses
         What would be vectorized if rows were aligned.
-    whole : int
+    whole
         Elements of 16 bytes.
 
     Returns

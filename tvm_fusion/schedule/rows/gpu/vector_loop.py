@@ -298,7 +298,7 @@ def keep_packed(first: ir.TensorLoad, words: int) -> tirx.Stmt:
 
     Parameters
     ----------
-    first : TensorLoad
+    first
         The first element.
     """
     name = f"{KEEP_PACKED}_{words}"

@@ -24,27 +24,15 @@ MIN_NARROWING = 8
 
 @dataclass(frozen=True)
 class Vectorization:
-    """How the threads of a row run over some axes.
+    """How the threads of a row run over some axes."""
 
-    Attributes
-    ----------
-    axes : tuple of int
-        A permutation; neighbouring elements differ in the last axis.
-    width : int
-        Contiguous elements of a vector; 1 where accesses are not aligned vectors.
-    full_width : int
-        Elements of 16 bytes.
-    is_unconditional : bool
-        Whether a thread may load elements before it uses the first: their number is known, and
-        no condition guards them.
-    origin : RowOrigin or None
-        Where rows begin in memory, if they are not aligned to vectors.
-    """
-
-    axes: tuple[int, ...]
-    width: int = 1
-    full_width: int = 1
+    axes: tuple[int, ...]  # a permutation; neighbouring elements differ in the last axis
+    width: int = 1  # contiguous elements of a vector; 1 where accesses are not aligned vectors
+    full_width: int = 1  # elements of 16 bytes
+    # Whether a thread may load elements before it uses the first: their number is known, and no
+    # condition guards them.
     is_unconditional: bool = False
+    # Where rows begin in memory, if they are not aligned to vectors.
     origin: RowOrigin | None = None
 
     @property
@@ -67,10 +55,10 @@ def vectorize(program: RowProgram, axes: Sequence[Axis]) -> Vectorization:
 
     Parameters
     ----------
-    program : RowProgram
+    program
         All stages: those over axes of the same extents are vectorized alike, so that each thread
         finds the elements that it keeps in registers.
-    axes : sequence of Axis
+    axes
         Of a pass, or of the results of a row.
     """
     alike = [

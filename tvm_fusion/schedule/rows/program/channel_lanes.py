@@ -39,9 +39,9 @@ def with_channel_lanes(program: Program, sums_alone: bool = True) -> Program:
 
     Parameters
     ----------
-    program : Program
+    program
         Some of its inputs or outputs are in blocked layouts.
-    sums_alone : bool
+    sums_alone
         Whether to split reduced axes as well where no axis of a result is split.
 
     Returns

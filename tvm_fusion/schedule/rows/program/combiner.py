@@ -13,19 +13,12 @@ from ....core.tir.expressions import loads, substitute, variables
 
 @dataclass(frozen=True)
 class Combiner:
-    """How a reduction combines its results with one more term.
+    """How a reduction combines its results with one more term."""
 
-    Attributes
-    ----------
-    results, terms : tuple of Var
-        Placeholders of the partial results and of the new terms, one each for a target.
-    values : tuple of Expr
-        The new results; they mention placeholders only.
-    """
-
+    # Placeholders of the partial results and of the new terms, one each for a target.
     results: tuple[ir.Var, ...]
     terms: tuple[ir.Var, ...]
-    values: tuple[ir.Expr, ...]
+    values: tuple[ir.Expr, ...]  # the new results; they mention placeholders only
 
     @property
     def threads_can_share(self) -> bool:

@@ -47,7 +47,7 @@ def with_group_lanes(program: Program) -> Program | None:
 
     Parameters
     ----------
-    program : Program
+    program
         Some of its inputs or outputs are in blocked layouts.
 
     Returns

@@ -18,9 +18,9 @@ class Invariants:
 
     Parameters
     ----------
-    changes : callable
+    changes
         Whether a load reads another element in every step of the loop.
-    is_linear : bool
+    is_linear
         Whether ``(x * a - b) * c + d`` may become ``x * (a * c) + (d - b * c)``: that is off by a
         rounding of a product in float32, which results of half types do not show.
 

@@ -90,9 +90,9 @@ def vector_axes(
 
     Parameters
     ----------
-    stages : sequence of RowStage
+    stages
         The stages of a loop.
-    axes : sequence of sequence of Axis
+    axes
         For each stage, its names of the same axes.
 
     Returns

@@ -37,9 +37,9 @@ def with_recomputed_scalars(program: Program, most: int) -> Program | None:
 
     Parameters
     ----------
-    program : Program
+    program
         All of it one row, as some of its stages have one result.
-    most : int
+    most
         Terms of a scalar, at most.
 
     Returns

@@ -19,21 +19,11 @@ from .combiner import Combiner, split_update
 
 @dataclass(frozen=True, eq=False)
 class RowStage(Stage):
-    """A stage of a row; the ``values`` of a reduction are its terms.
+    """A stage of a row; the ``values`` of a reduction are its terms."""
 
-    Attributes
-    ----------
-    init : tuple of Expr
-        A reduction's neutral elements; empty for a map.
-    row_rank : int
-        How many of the axes are rows, which come first.
-    combine : Combiner or None
-        ``None`` for a map.
-    """
-
-    init: tuple[ir.Expr, ...] = ()
-    row_rank: int = 0
-    combine: Combiner | None = None
+    init: tuple[ir.Expr, ...] = ()  # a reduction's neutral elements; empty for a map
+    row_rank: int = 0  # how many of the axes are rows, which come first
+    combine: Combiner | None = None  # ``None`` for a map
 
     @classmethod
     def of(cls, stage: Stage, row_rank: int) -> RowStage:

@@ -51,21 +51,11 @@ Made = tuple[str, str | Refusal]  # a form's name, and its kernels or why there 
 
 @dataclass(frozen=True, eq=False)
 class LongRows:
-    """Few long rows.
+    """Few long rows."""
 
-    Attributes
-    ----------
-    program : RowProgram
-        What is computed.
-    least : int
-        Elements of a row, from which on parts of rows pay.
-    device : Device
-        A GPU.
-    """
-
-    program: RowProgram
-    least: int
-    device: Device
+    program: RowProgram  # what is computed
+    least: int  # elements of a row, from which on parts of rows pay
+    device: Device  # A GPU
 
     @cached_property
     def size(self) -> int:
@@ -169,7 +159,7 @@ def weighed(group: Group, device: Device, is_split: bool) -> tuple[Form, ...]:
 
     Parameters
     ----------
-    is_split : bool
+    is_split
         Whether the planner chose two launches.
     """
     tables = [list(_one_launch(group, device)), list(_two_launches(group, device))]

@@ -30,18 +30,12 @@ from ..program.row_program import RowProgram, RowStage
 
 @dataclass(frozen=True, eq=False)
 class SplitReduction:
-    """The two row programs.
+    """The two row programs."""
 
-    Attributes
-    ----------
-    first, second : RowProgram
-        What is launched, in order. Rows of both are parts of rows.
-    partial : tuple of Var
-        Workspaces in float32, ``(*rows, parts)``: results of the first, inputs of the second.
-    """
-
+    # What is launched, in order. Rows of both are parts of rows.
     first: RowProgram
     second: RowProgram
+    # Workspaces in float32, ``(*rows, parts)``: results of the first, inputs of the second.
     partial: tuple[ir.Var, ...]
 
 
@@ -50,10 +44,10 @@ def split_reduction(program: RowProgram, most: int) -> SplitReduction | None:
 
     Parameters
     ----------
-    program : RowProgram
+    program
         Sums over whole rows, of what inputs give or of squared deviations from the mean of another
         of these sums, then maps over the same axes.
-    most : int
+    most
         Parts of a row, at most.
 
     Returns
@@ -77,9 +71,9 @@ class _Split:
 
     Parameters
     ----------
-    about : dict of RowStage to RowStage or None
+    about
         The sums; of those of squared deviations, the sum whose mean they are about.
-    outer : list of int
+    outer
         Parts along each axis of a row.
     """
 

@@ -32,15 +32,9 @@ VECTORS = (1, 2, 4, 8)  # of a part that a thread computes
 
 @dataclass(frozen=True, eq=False)
 class SplitRowsConfig:
-    """Both row programs, and how their threads run.
+    """Both row programs, and how their threads run."""
 
-    Attributes
-    ----------
-    split : SplitReduction
-        The programs.
-    """
-
-    split: SplitReduction
+    split: SplitReduction  # the programs
     first: RowConfig
     second: RowConfig
 
@@ -85,7 +79,7 @@ def split_rows_config(
 
     Parameters
     ----------
-    share : float
+    share
         Of the parts that are chosen by default.
     """
     size = row_size(program)

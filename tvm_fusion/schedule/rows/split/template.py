@@ -22,15 +22,9 @@ from .space import configs
 
 @dataclass(frozen=True, eq=False)
 class SplitRowsDetails:
-    """What a claim remembers until its kernels are made.
+    """What a claim remembers until its kernels are made."""
 
-    Attributes
-    ----------
-    config : SplitRowsConfig or ChannelGroupsConfig
-        By rows, or by pixels.
-    """
-
-    config: TwoLaunches
+    config: TwoLaunches  # by rows, or by pixels
 
 
 class SplitRows(Template):

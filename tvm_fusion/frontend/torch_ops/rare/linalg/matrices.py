@@ -87,7 +87,7 @@ def triangular_solve(
 
     Parameters
     ----------
-    read : callable
+    read
         From row and column to an element of the triangle.
     """
     with loop(0, columns) as j, loop(0, n) as step:

@@ -13,8 +13,8 @@ from tvm import relax, te, tirx
 from .....core.tir.task_kernel import Local, repeat_while, when
 from ....registry import Unsupported
 from ...call import Call
-from ...elementwise import operands
 from ...kernel import emit_map
+from ...math.arithmetic import operands
 from ..registry import REAL
 from .piecewise import Piecewise, choose, const, elementwise, horner, sine_of_pi
 

@@ -30,17 +30,11 @@ _DEGREE = 15
 
 @dataclass(frozen=True)
 class Piecewise:
-    """A function on an interval, by polynomials on segments of equal width.
+    """A function on an interval, by polynomials on segments of equal width."""
 
-    Attributes
-    ----------
-    function : callable
-        From a float64 tensor to a float64 tensor: what is interpolated, analytic on the interval.
-    low, high, width : float
-        The interval and its segments; beyond it the outermost polynomials go on.
-    """
-
+    # From a float64 tensor to a float64 tensor: what is interpolated, analytic on the interval.
     function: Callable[[torch.Tensor], torch.Tensor]
+    # The interval and its segments; beyond it the outermost polynomials go on.
     low: float
     high: float
     width: float
@@ -111,12 +105,12 @@ def elementwise(
 
     Parameters
     ----------
-    call : Call
+    call
         Its operands, the first by default, are cast to float32, or to float64 where the result
         is of it.
-    name : str
+    name
         Of the function in TensorIR.
-    body : callable
+    body
         From the operands' elements and, for each piece, a function of ``x`` that evaluates it, to
         the element of the result.
     """

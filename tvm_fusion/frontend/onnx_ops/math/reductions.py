@@ -1,0 +1,158 @@
+"""Convert reductions, cumulative products, TopK and Unique."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ...registry import Unsupported
+from ...shape_values.facts import as_expr
+from ..node import Node
+from ..registry import register
+
+op = relax.op
+
+
+@register("Hardmax")
+def hardmax(node: Node) -> Any:
+    """Convert Hardmax since opset 13 by comparing class numbers with the first largest's."""
+    shape = node.shape()
+    axis = node.attribute("axis", -1) % len(shape)
+    if node.opset < 13 or not isinstance(shape[axis], int):
+        return None
+    numbers = np.arange(shape[axis], dtype="int64")
+    numbers = numbers.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    largest = op.argmax(node.inputs[0], axis, keepdims=True)
+    return op.astype(op.equal(relax.const(numbers, "int64"), largest), node.dtype())
+
+
+@register("ReduceMax")
+def reduce_max(node: Node) -> Any:
+    """Convert ReduceMax of booleans, which is "any", and of nothing; others are left to TVM."""
+    return _extremum(node, op.max, -np.inf)
+
+
+@register("ReduceMin")
+def reduce_min(node: Node) -> Any:
+    """Convert ReduceMin of booleans, which is "all", and of nothing; others are left to TVM."""
+    return _extremum(node, op.min, np.inf)
+
+
+@register("ReduceLogSumExp")
+def reduce_log_sum_exp(node: Node) -> Any:
+    """Convert ReduceLogSumExp of nothing, minus infinity; others are left to TVM."""
+    axes = _axes(node)
+    return None if axes is None else _of_nothing(node, axes, -np.inf)
+
+
+def _extremum(node: Node, reduction: Any, neutral: float) -> Any:
+    axes = _axes(node)
+    if axes is None:
+        if node.dtype() == "bool":
+            raise Unsupported("whose axes are computed", "make the axes an initializer")
+        return None
+    if not axes:
+        return node.inputs[0] if node.dtype() == "bool" else None
+    nothing = _of_nothing(node, axes, neutral)
+    if nothing is not None or node.dtype() != "bool":
+        return nothing
+    numbers = op.astype(node.inputs[0], "uint8")
+    return op.astype(reduction(numbers, axes, bool(node.attribute("keepdims", 1))), "bool")
+
+
+def _axes(node: Node) -> list[int] | None:
+    """Return the reduced axes, none of them where nothing is reduced; None for computed ones."""
+    rank = len(node.shape())
+    axes: Any = node.attribute("axes")
+    if axes is None and node.has(1):
+        found = node.constant(1)
+        if found is None:
+            return None
+        axes = [int(axis) for axis in found.reshape(-1)]
+    if not axes:
+        return [] if node.attribute("noop_with_empty_axes", 0) else list(range(rank))
+    return [axis % rank for axis in axes]
+
+
+def _of_nothing(node: Node, axes: list[int], neutral: float) -> Any:
+    """Return the neutral element in the result's shape where a reduced extent is zero."""
+    shape, dtype = node.shape(), node.dtype()
+    if not any(isinstance(shape[axis], int) and shape[axis] == 0 for axis in axes):
+        return None
+    keep = bool(node.attribute("keepdims", 1))
+    out = [1 if i in axes else extent for i, extent in enumerate(shape) if keep or i not in axes]
+    value: Any = neutral
+    if dtype == "bool":
+        value = neutral > 0
+    elif "float" not in dtype:
+        limits = np.iinfo(dtype)
+        value = limits.max if neutral > 0 else limits.min
+    return op.full(relax.ShapeExpr(out), relax.const(value, dtype), dtype)
+
+
+@register("CumProd")
+def cumulative_product(node: Node) -> Any:
+    """Convert CumProd along a constant axis, from either end, with or without the element."""
+    axis = int(node.required_constant(1, "axis").reshape(-1)[0]) % len(node.shape())
+    x, is_reverse = node.wide(node.inputs[0]), node.attribute("reverse", 0)
+    x = op.flip(x, axis) if is_reverse else x
+    x = op.cumprod(x, axis, exclusive=bool(node.attribute("exclusive", 0)))
+    return node.cast(op.flip(x, axis) if is_reverse else x, node.dtype())
+
+
+@register("TopK")
+def top_k(node: Node) -> Any:
+    """Convert TopK of unsigned numbers in int64, and of a symbolic K; others are left to TVM.
+
+    TVM's sort knows signed numbers and uint8 only.
+    """
+    dtype, count = node.dtype(), node.extents(1)
+    if count is not None and not isinstance(count[0], int):
+        return _first_of_sorted(node, count[0])
+    if dtype not in ("uint16", "uint32", "uint64"):
+        return None
+    node.required_constant(1, "K")
+    names = ("axis", "largest", "sorted")
+    attributes = {n: node.attribute(n) for n in names if node.attribute(n) is not None}
+    x = op.astype(node.inputs[0], "int64")
+    # Of 64 bits the order changes with the sign, which is the highest bit.
+    sign = relax.const(np.iinfo("int64").min, "int64") if dtype == "uint64" else None
+    x = x if sign is None else op.bitwise_xor(x, sign)
+    values, indices = node.apply_all("TopK", 2, node.emit(x), node.inputs[1], **attributes)
+    values = values if sign is None else op.bitwise_xor(values, sign)
+    return [op.astype(values, dtype), indices]
+
+
+def _first_of_sorted(node: Node, count: Any) -> Any:
+    """Take a symbolic number of elements of the sorted axis."""
+    x, shape = node.inputs[0], node.shape()
+    axis = node.attribute("axis", -1) % len(shape)
+    descending = bool(node.attribute("largest", 1))
+    node.attribute("sorted")  # which they are
+    places = node.emit(op.argsort(x, axis, descending, "int64"))
+    if not node.facts.equal(count, shape[axis]):
+        if not node.facts.proves(as_expr(count) <= as_expr(shape[axis])):
+            raise Unsupported("whose K may exceed the number of elements", "give other ranges")
+        places = node.emit(op.strided_slice(places, [axis], [0], [count], assume_inbound=True))
+    return [op.gather_elements(x, places, axis), places]
+
+
+@register("Unique")
+def unique(node: Node) -> Any:
+    """Convert Unique of bfloat16, which numpy does not sort, in float32; others are left to TVM."""
+    from tvm.relax.frontend.onnx.onnx_frontend import Unique
+
+    if node.dtype() != "bfloat16":
+        return None
+    attributes = {
+        name: node.attribute(name)
+        for name in ("axis", "sorted")
+        if node.attribute(name) is not None
+    }
+    custom = {"tvm_custom": {"num_outputs": len(node.proto.output)}}
+    wide = node.emit(op.astype(node.inputs[0], "float32"))
+    found = Unique._impl_v11(node.builder, [wide], attributes | custom, [{}, {}])
+    first, *rest = list(found) if isinstance(found, relax.Tuple) else [found]
+    return [op.astype(first, "bfloat16"), *rest]

@@ -1,0 +1,213 @@
+"""Convert operators whose results' extents depend on values: nonzero, masks, unique, bincount.
+
+What the model computes of its values becomes a symbolic extent when it runs:
+
+    c = cumsum(mask);  positions[k] = the first i with c[i] = k + 1, by bisection
+    count = c[-1], read by tensor_to_shape and bound by match_cast
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import sympy
+import torch
+from tvm import relax, tirx
+
+from ...registry import Unsupported
+from ...tensor_types import dtype_of
+from ..call import Call, static
+from ..registry import register
+
+op = relax.op
+_INDEX = "int64"
+
+
+def bound_extent(call: Call, value: Any, symbol: Any) -> tirx.Var:
+    """Bind torch's symbol to the value of a tensor of one element when the model runs."""
+    name = str(symbol.node.expr) if isinstance(symbol, torch.SymInt) else None
+    if name is None or not isinstance(symbol.node.expr, sympy.Symbol):
+        raise Unsupported("with an extent that is computed otherwise", "use torch.where or a mask")
+    variable = tirx.Var(name, _INDEX)
+    total = call.emit(op.reshape(call.cast(value, _INDEX), [1]))
+    shape = call.emit(op.tensor_to_shape(total))
+    call.importer.block_builder.match_cast(shape, relax.ShapeType([variable]))
+    call.importer.define(name, variable)
+    return variable
+
+
+def selected(call: Call, mask: Any, size: Any, symbol: Any) -> Any:
+    """List the positions of the true elements of a vector."""
+    counts = call.emit(op.cumsum(call.emit(op.astype(mask, _INDEX)), 0, _INDEX))
+    last = call.emit(op.take(counts, relax.prim_value(size - 1), 0))
+    count = bound_extent(call, last, symbol)
+    wanted = call.emit(op.arange(1, count + 1, 1, _INDEX))
+    return call.emit(op.bucketize(wanted, counts))
+
+
+def _mask(call: Call, x: Any, size: int) -> Any:
+    return call.emit(op.reshape(call.cast(x, "bool"), [size]))
+
+
+def _is_empty(size: int) -> bool:
+    if size == 0:
+        raise Unsupported("of no elements (an extent that depends on values)", "leave it out")
+    return False
+
+
+def _nothing(call: Call, symbol: Any, shape: list[int]) -> Any:
+    """Return what is selected of no elements."""
+    if isinstance(symbol, torch.SymInt):
+        call.importer.define(str(symbol.node.expr), tirx.IntImm(_INDEX, 0))
+    return op.zeros(shape, call.dtype)
+
+
+@register("nonzero")
+def nonzero(call: Call) -> Any:
+    """List the places of the elements that are not zero."""
+    shape = static(call.meta("self").shape)
+    size = math.prod(shape)
+    if size == 0:
+        call.raw("self")
+        return _nothing(call, call.out.shape[0], [0, len(shape)])
+    position = selected(call, _mask(call, call.tensor("self"), size), size, call.out.shape[0])
+    if not shape:
+        return op.zeros(call.shape(), _INDEX)
+    places = []
+    for axis, extent in enumerate(shape):
+        behind = math.prod(shape[axis + 1 :])
+        place = op.floor_divide(position, relax.const(behind, _INDEX))
+        places.append(call.emit(op.floor_mod(place, relax.const(extent, _INDEX))))
+    return op.stack(places, 1)
+
+
+@register("masked_select")
+def masked_select(call: Call) -> Any:
+    """Take the elements where a mask holds."""
+    fakes = (call.meta("self"), call.meta("mask"))
+    shape = static(torch.broadcast_shapes(*(f.shape for f in fakes)))
+    size = math.prod(shape)
+    _is_empty(size)
+    x, mask = (call.emit(op.broadcast_to(call.tensor(n), shape)) for n in ("self", "mask"))
+    position = selected(call, _mask(call, mask, size), size, call.out.shape[0])
+    return op.take(call.emit(op.reshape(x, [size])), position, 0)
+
+
+def by_mask(call: Call, data: Any, axis: int, mask: Any) -> Any:
+    """Take slices where a mask over some axes holds."""
+    shape, covered = static(call.meta("self").shape), mask.ty.ndim
+    size = math.prod(shape[axis : axis + covered])
+    _is_empty(size)
+    position = selected(call, _mask(call, mask, size), size, call.out.shape[axis])
+    merged = [*shape[:axis], size, *shape[axis + covered :]]
+    return op.take(call.emit(op.reshape(data, merged)), position, axis)
+
+
+@register("_unique2", "unique_dim")
+def unique(call: Call) -> Any:
+    """List the different values in their order."""
+    shape, given = static(call.meta("self").shape), call.tensor("self")
+    call.raw("sorted")
+    size = math.prod(shape)
+    _is_empty(size)
+    if "dim" in call and (len(shape) != 1 or call["dim"] not in (0, -1)):
+        raise Unsupported("along an axis of several", "flatten the tensor")
+    flat = call.emit(op.reshape(given, [size]))
+    key = call.cast(flat, "int8") if dtype_of(flat) == "bool" else flat
+    order = call.emit(op.argsort(key, 0, False, _INDEX))
+    ordered = call.emit(op.take(key, order, 0))
+    values, _, inverse, counts = _runs(call, ordered, size)
+    if not _is_absent(call.out[1]):  # from the sorted order back
+        inverse = call.emit(op.scatter_elements(op.zeros_like(order), order, inverse, 0, "update"))
+    return _with_flags(call, call.cast(values, dtype_of(given)), inverse, counts, shape)
+
+
+@register("unique_consecutive")
+def unique_consecutive(call: Call) -> Any:
+    """List values that differ from the one before."""
+    shape, given = static(call.meta("self").shape), call.tensor("self")
+    size = math.prod(shape)
+    _is_empty(size)
+    if call["dim"] is not None and (len(shape) != 1 or call["dim"] not in (0, -1)):
+        raise Unsupported("along an axis of several", "flatten the tensor")
+    flat = call.emit(op.reshape(given, [size]))
+    key = call.cast(flat, "int8") if dtype_of(flat) == "bool" else flat
+    values, _, inverse, counts = _runs(call, key, size)
+    return _with_flags(call, call.cast(values, dtype_of(given)), inverse, counts, shape)
+
+
+def _runs(call: Call, x: Any, size: int) -> tuple[Any, Any, Any, Any]:
+    """Return the values, starts, numbers and lengths of runs of equal values."""
+    first = call.emit(op.ones([1], "bool"))
+    later = op.strided_slice(x, [0], [1], [size])
+    earlier = op.strided_slice(x, [0], [0], [size - 1])
+    differs = call.emit(op.not_equal(call.emit(later), call.emit(earlier))) if size > 1 else None
+    mask = call.emit(op.concat([first, differs], 0)) if size > 1 else first
+    starts = selected(call, mask, size, call.out[0].shape[0])
+    number = call.emit(op.cumsum(call.emit(op.astype(mask, _INDEX)), 0, _INDEX))
+    number = call.emit(op.subtract(number, relax.const(1, _INDEX)))
+    values = call.emit(op.take(x, starts, 0))
+    ends = call.emit(op.bucketize(call.emit(op.take(number, starts, 0)), number, right=True))
+    return values, starts, number, call.emit(op.subtract(ends, starts))
+
+
+def _with_flags(call: Call, values: Any, inverse: Any, counts: Any, shape: list[int]) -> Any:
+    """Return what is asked for; torch has empty tensors for the rest."""
+    for name in ("return_inverse", "return_counts"):
+        call.raw(name)
+    empty = call.emit(op.zeros([0], _INDEX))
+    first, second = (_is_absent(fake) for fake in call.out[1:])
+    inverse = empty if first else call.emit(op.reshape(inverse, shape))
+    return values, inverse, empty if second else counts
+
+
+def _is_absent(fake: torch.Tensor) -> bool:
+    return any(isinstance(e, int) and e == 0 for e in fake.shape)
+
+
+@register("bincount")
+def bincount(call: Call) -> Any:
+    """Count each number up to the largest."""
+    size = call.meta("self").numel()
+    _is_empty(size)
+    x, least = call.tensor("self", _INDEX), call["minlength"]
+    largest = op.add(call.emit(op.max(x)), relax.const(1, _INDEX))
+    largest = call.emit(op.maximum(largest, relax.const(least, _INDEX)))
+    count = bound_extent(call, largest, call.out.shape[0])
+    numbers = call.emit(op.expand_dims(op.arange(0, count, 1, _INDEX), 1))
+    hits = op.equal(numbers, op.expand_dims(x, 0))
+    weights = call["weights"]
+    if weights is None:
+        return op.sum(op.astype(hits, _INDEX), [1])
+    weights = call.cast(weights, call.dtype)
+    zero = relax.const(0, call.dtype)
+    return op.sum(op.where(hits, op.expand_dims(weights, 0), zero), [1])
+
+
+@register("repeat_interleave.Tensor")
+def repeat_interleave(call: Call) -> Any:
+    """List each number as often as it says."""
+    _is_empty(call.meta("repeats").numel())
+    ends = call.emit(op.cumsum(call.tensor("repeats", _INDEX), 0, _INDEX))
+    call.raw("output_size")
+    extent = call.out.shape[0]
+    if isinstance(extent, int):
+        count: Any = extent
+    else:
+        last = call.meta("repeats").numel() - 1
+        total = call.emit(op.take(ends, relax.prim_value(last), 0))
+        count = bound_extent(call, total, extent)
+    wanted = call.emit(op.arange(0, count, 1, _INDEX))
+    return call.cast(call.emit(op.bucketize(wanted, ends, right=True)), call.dtype)
+
+
+@register("item", "_local_scalar_dense")
+def item(call: Call) -> Any:
+    """Read a value: an integer that is not negative may be an extent; others stay tensors."""
+    value, number = call.tensor("self"), call.out
+    if isinstance(number, torch.SymInt) and isinstance(number.node.expr, sympy.Symbol):
+        ranges = number.node.shape_env.var_to_range.get(number.node.expr)
+        if ranges is not None and ranges.lower >= 0:
+            return bound_extent(call, value, number)
+    return call.emit(op.reshape(value, []))

@@ -1,0 +1,1 @@
+"""Registers of a thread: ``buffers`` are filled, ``moves`` renamed, ``half_pairs`` packed."""
