@@ -5,83 +5,15 @@ Sizes are odd where kernels allow it, and small: instructions are interpreted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tvm
-from tvm import relax, tirx
+from tvm import relax
 
-FLOAT = "float"  # stands for the precision that a case is made in
+from .case import FLOAT, FLOATS, INT8, Case, Inputs
+
 op = relax.op
-Shape = tuple[int | str, ...]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One graph.
-
-    Attributes
-    ----------
-    inputs : tuple of (str, tuple of int or str, str)
-        Name, shape, dtype; letters are symbolic dimensions, ``float`` the precision.
-    body : callable
-        ``(emit, *variables) -> expression``.
-    reference : callable
-        The same of float64 (and integer) arrays.
-    dims : mapping of str to int
-        Extents of symbolic dimensions in the run.
-    tolerance : float
-        Of results relative to the largest one, in units of the precision's epsilon.
-    has_bfloat16 : bool
-        Whether Relax's operators take it.
-    """
-
-    inputs: tuple[tuple[str, Shape, str], ...]
-    body: Callable[..., Any]
-    reference: Callable[..., np.ndarray]
-    dims: Mapping[str, int] = field(default_factory=dict)
-    tolerance: float = 16.0
-    has_bfloat16: bool = True
-
-    def module(self, dtype: str) -> tvm.IRModule:
-        """Build the graph as a Relax module."""
-        symbols = {name: tirx.Var(name, "int64") for name in self.dims}
-        builder = relax.BlockBuilder()
-        params = [
-            relax.Var(
-                name,
-                relax.TensorType(
-                    [symbols.get(d, d) for d in shape],  # type: ignore[call-overload]
-                    dtype if kind == FLOAT else kind,
-                ),
-            )
-            for name, shape, kind in self.inputs
-        ]
-        with builder.function("main", params):
-            with builder.dataflow():
-                result = builder.emit_output(builder.normalize(self.body(builder.emit, *params)))
-            builder.emit_func_output(result)
-        return builder.get()
-
-    def arrays(self, dtype: str, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw the inputs; those called ``ids`` are valid indices of nine rows."""
-        return {
-            name: _drawn(name, [self.dims.get(str(d), d) for d in shape], kind, dtype, rng)
-            for name, shape, kind in self.inputs
-        }
-
-
-def _drawn(
-    name: str, shape: Sequence[Any], kind: str, dtype: str, rng: np.random.Generator
-) -> np.ndarray:
-    if kind == FLOAT:
-        return rng.standard_normal(shape).astype(dtype)
-    if name == "ids":
-        return rng.integers(0, 9, shape).astype(kind)
-    info = np.iinfo(kind)
-    return rng.integers(info.min, info.max, shape, kind, endpoint=True)
 
 
 def _soft(x: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -201,118 +133,182 @@ def _biased_of(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
     return y * _sigmoid(y)
 
 
-def _inputs(*given: tuple[Any, ...]) -> tuple[tuple[str, Shape, str], ...]:
+def _exact_product(emit: Any, x: Any, w: Any) -> Any:
+    return op.matmul(x, w, out_dtype="int32")
+
+
+def _exact_product_of(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    return np.matmul(x.astype("int64"), w.astype("int64"))
+
+
+def _requantised(emit: Any, x: Any, w: Any) -> Any:
+    scaled = emit(op.astype(emit(_exact_product(emit, x, w)), "float32"))
+    levels = emit(op.round(emit(op.multiply(scaled, relax.const(2.0**-11, "float32")))))
+    return op.astype(emit(op.clip(levels, -128, 127)), INT8)
+
+
+def _requantised_of(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    return np.clip(np.round(_exact_product_of(x, w) * 2.0**-11), -128, 127)
+
+
+def _exact_convolution_of(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    return np.rint(_convolved(x.astype("float64"), w.astype("float64"))).astype("int64")
+
+
+def _inputs(*given: tuple[Any, ...]) -> Inputs:
     return tuple((name, shape, *(kind or (FLOAT,))) for name, shape, *kind in given)  # type: ignore[misc]
 
 
-def _product(rows: int | str, terms: int, columns: int) -> tuple[tuple[str, Shape, str], ...]:
+def _product(rows: int | str, terms: int, columns: int) -> Inputs:
     return _inputs(("x", (rows, terms)), ("w", (terms, columns)), ("b", (columns,)))
 
 
-def _heads(queries: int, keys: int, size: int = 32) -> tuple[tuple[str, Shape, str], ...]:
+def _bytes(*given: tuple[Any, ...]) -> Inputs:
+    return _inputs(*((name, shape, INT8) for name, shape in given))
+
+
+def _heads(queries: int | str, keys: int | str, size: int = 32) -> Inputs:
     k = (1, 2, keys, size)
     return _inputs(("q", (1, 2, queries, size)), ("k", k), ("v", k))
 
 
 CASES: Mapping[str, Case] = {
     "softmax": Case(
-        _inputs(("x", (3, 1001))), lambda emit, x: op.nn.softmax(x, -1), lambda x: _soft(x)
+        _inputs(("x", ("n", 1001))), lambda emit, x: op.nn.softmax(x, -1),
+        lambda x: _soft(x), {"n": 3},
     ),
     "softmax of short rows": Case(
-        _inputs(("x", (37, 17))), lambda emit, x: op.nn.softmax(x, -1), lambda x: _soft(x)
+        _inputs(("x", ("n", 17))), lambda emit, x: op.nn.softmax(x, -1),
+        lambda x: _soft(x), {"n": 37},
     ),
-    "softmax of symbolic rows": Case(
-        _inputs(("x", ("n", 129))), lambda emit, x: op.nn.softmax(x, -1),
-        lambda x: _soft(x), {"n": 5},
+    "softmax of rows of any length": Case(
+        _inputs(("x", (5, "n"))), lambda emit, x: op.nn.softmax(x, -1),
+        lambda x: _soft(x), {"n": 129},
     ),
     "log-softmax": Case(
-        _inputs(("x", (3, 515))), lambda emit, x: op.nn.log_softmax(x, -1),
-        lambda x: np.log(_soft(x)),
+        _inputs(("x", ("n", 515))), lambda emit, x: op.nn.log_softmax(x, -1),
+        lambda x: np.log(_soft(x)), {"n": 3},
     ),
     "layer norm": Case(
-        _inputs(("x", (5, 770)), ("g", (770,)), ("b", (770,))),
+        _inputs(("x", ("n", 770)), ("g", (770,)), ("b", (770,))),
         lambda emit, x, g, b: op.nn.layer_norm(x, g, b, axes=[-1]),
-        lambda x, g, b: _standard(x) * g + b,
+        lambda x, g, b: _standard(x) * g + b, {"n": 5},
     ),
     "residual + RMS norm": Case(
-        _inputs(("x", (3, 1024)), ("r", (3, 1024)), ("g", (1024,))), _residual_norm,
-        lambda x, r, g: _rms(x + r) * g,
+        _inputs(("x", ("n", 1024)), ("r", ("n", 1024)), ("g", (1024,))), _residual_norm,
+        lambda x, r, g: _rms(x + r) * g, {"n": 3},
     ),
     "group norm + SiLU": Case(
-        _inputs(("x", (2, 6, 7, 5)), ("g", (6,)), ("b", (6,))), _group_norm, _group_norm_of,
-        has_bfloat16=False,
+        _inputs(("x", ("n", 6, 7, 5)), ("g", (6,)), ("b", (6,))), _group_norm, _group_norm_of,
+        {"n": 2}, dtypes=("float32", "float16", INT8),
     ),
     "GEMV + bias + SiLU": Case(_product(1, 512, 72), _biased, _biased_of, tolerance=64),
-    "skinny GEMM": Case(_product(5, 513, 72), _biased, _biased_of, tolerance=64),
-    "GEMM of symbolic rows": Case(
-        _product("n", 72, 136), _biased, _biased_of, {"n": 37}, tolerance=64
+    "skinny GEMM": Case(_product("n", 513, 72), _biased, _biased_of, {"n": 5}, tolerance=64),
+    "GEMM": Case(_product("n", 45, 70), _biased, _biased_of, {"n": 37}, tolerance=64),
+    "GEMM of aligned rows": Case(
+        _product("n", 72, 136), _biased, _biased_of, {"n": 67}, tolerance=64
     ),
-    "GEMM": Case(_product(37, 45, 70), _biased, _biased_of, tolerance=64),
     "batched GEMM": Case(
-        _inputs(("x", (3, 19, 33)), ("w", (3, 33, 21))), lambda emit, x, w: op.matmul(x, w),
-        lambda x, w: x @ w, tolerance=64,
+        _inputs(("x", ("n", 19, 33)), ("w", ("n", 33, 21))), lambda emit, x, w: op.matmul(x, w),
+        lambda x, w: x @ w, {"n": 3}, tolerance=64,
     ),
     "batched GEMM of even rows": Case(
-        _inputs(("x", (3, 19, 34)), ("w", (3, 34, 22))), lambda emit, x, w: op.matmul(x, w),
-        lambda x, w: x @ w, tolerance=64,
+        _inputs(("x", (3, "n", 34)), ("w", (3, 34, 22))), lambda emit, x, w: op.matmul(x, w),
+        lambda x, w: x @ w, {"n": 19}, tolerance=64,
+    ),
+    "GEMM with terms of any number": Case(
+        _inputs(("x", (3, 19, "n")), ("w", (3, "n", 24))), lambda emit, x, w: op.matmul(x, w),
+        lambda x, w: x @ w, {"n": 35}, tolerance=64,
     ),
     "RMS norm + GEMV": Case(
-        _inputs(("x", (1, 512)), ("g", (512,)), ("w", (512, 72))), _norm_product,
-        lambda x, g, w: _rms(x) * g @ w, tolerance=64,
+        _inputs(("x", ("n", 512)), ("g", (512,)), ("w", (512, 72))), _norm_product,
+        lambda x, g, w: _rms(x) * g @ w, {"n": 1}, tolerance=64,
     ),
     "int8 GEMV": Case(
-        _inputs(("x", (1, 256)), ("q", (256, 72), "int8"), ("s", (72,))), _int8_product,
-        lambda x, q, s: x @ (q.astype("float64") * s), tolerance=64,
+        _inputs(("x", ("n", 256)), ("q", (256, 72), "int8"), ("s", (72,))), _int8_product,
+        lambda x, q, s: x @ (q.astype("float64") * s), {"n": 1}, tolerance=64, dtypes=FLOATS,
     ),
     "int4 GEMV": Case(
-        _inputs(("x", (1, 256)), ("q", (128, 72), "uint8"), ("s", (16, 72))), _int4_product,
-        _int4_product_of, tolerance=64,
+        _inputs(("x", ("n", 256)), ("q", (128, 72), "uint8"), ("s", (16, 72))), _int4_product,
+        _int4_product_of, {"n": 1}, tolerance=64, dtypes=FLOATS,
     ),
-    "element-wise": Case(_inputs(("x", (33, 129))), _gates, _gates_of),
+    "element-wise": Case(_inputs(("x", ("n", 129))), _gates, _gates_of, {"n": 33}),
     "transpose": Case(
-        _inputs(("x", (70, 131))), _moved, lambda x: np.maximum(x.T, 0)
+        _inputs(("x", ("n", 131))), _moved, lambda x: np.maximum(x.T, 0), {"n": 70}
     ),
     "slice + concat": Case(
-        _inputs(("x", (9, 33)), ("y", (9, 17))), _joined,
-        lambda x, y: np.tanh(np.concatenate([x[:, 3:31], y], 1)),
+        _inputs(("x", ("n", 33)), ("y", ("n", 17))), _joined,
+        lambda x, y: np.tanh(np.concatenate([x[:, 3:31], y], 1)), {"n": 9},
     ),
     "gather": Case(
-        _inputs(("x", (9, 66)), ("ids", (5, 3), "int32")),
-        lambda emit, x, ids: op.take(x, ids, 0), lambda x, ids: x[ids],
+        _inputs(("x", (9, 66)), ("ids", ("n", 3), "int32")),
+        lambda emit, x, ids: op.take(x, ids, 0), lambda x, ids: x[ids], {"n": 5},
     ),
-    "attention": Case(_heads(67, 67), _attention, _attention_of, tolerance=64),
+    "attention": Case(
+        _heads("n", "n"), _attention, _attention_of, {"n": 67}, tolerance=64
+    ),
     "masked attention": Case(
-        (*_heads(17, 35), ("m", (17, 35), FLOAT)), _masked_attention,
-        lambda q, k, v, m: _soft(q @ k.swapaxes(-1, -2) + m) @ v, tolerance=64,
+        (*_heads(17, "n"), ("m", (17, "n"), FLOAT)), _masked_attention,
+        lambda q, k, v, m: _soft(q @ k.swapaxes(-1, -2) + m) @ v, {"n": 35}, tolerance=64,
     ),
-    "decode attention": Case(_heads(1, 320), _attention, _attention_of, tolerance=64),
+    "decode attention": Case(
+        _heads(1, "n"), _attention, _attention_of, {"n": 320}, tolerance=64
+    ),
     "scan": Case(
-        _inputs(("x", (3, 517))), lambda emit, x: op.cumsum(x, 1), lambda x: x.cumsum(1),
-        tolerance=256,
+        _inputs(("x", ("n", 517))), lambda emit, x: op.cumsum(x, 1), lambda x: x.cumsum(1),
+        {"n": 3}, tolerance=256,
     ),
     "argmax": Case(
-        _inputs(("x", (7, 301))), lambda emit, x: op.argmax(x, 1), lambda x: x.argmax(1)
+        _inputs(("x", ("n", 301))), lambda emit, x: op.argmax(x, 1), lambda x: x.argmax(1),
+        {"n": 7},
     ),
     "sum of columns": Case(
-        _inputs(("x", (131, 35))), lambda emit, x: op.sum(x, 0), lambda x: x.sum(0), tolerance=64
+        _inputs(("x", ("n", 35))), lambda emit, x: op.sum(x, 0), lambda x: x.sum(0),
+        {"n": 131}, tolerance=64,
     ),
     "convolution": Case(
-        _inputs(("x", (1, 5, 9, 11)), ("w", (7, 5, 3, 3)), ("b", (7,))), _convolution,
-        lambda x, w, b: np.maximum(_convolved(x, w) + b[:, None, None], 0), tolerance=64,
+        _inputs(("x", ("n", 5, 9, 11)), ("w", (7, 5, 3, 3)), ("b", (7,))), _convolution,
+        lambda x, w, b: np.maximum(_convolved(x, w) + b[:, None, None], 0), {"n": 1},
+        tolerance=64,
     ),
     "depthwise convolution": Case(
-        _inputs(("x", (1, 6, 9, 11)), ("w", (6, 1, 3, 3))),
+        _inputs(("x", ("n", 6, 9, 11)), ("w", (6, 1, 3, 3))),
         lambda emit, x, w: op.nn.conv2d(x, w, padding=1, groups=6),
-        lambda x, w: _convolved(x, w, 6), tolerance=64,
+        lambda x, w: _convolved(x, w, 6), {"n": 1}, tolerance=64,
     ),
     "max pool": Case(
-        _inputs(("x", (1, 5, 11, 13))),
+        _inputs(("x", ("n", 5, 11, 13))),
         lambda emit, x: op.nn.max_pool2d(x, (3, 3), (2, 2)),
-        lambda x: _windows(x, 3, 2).max((4, 5)),
+        lambda x: _windows(x, 3, 2).max((4, 5)), {"n": 1},
     ),
     "average pool": Case(
-        _inputs(("x", (2, 5, 7, 7))),
+        _inputs(("x", ("n", 5, 7, 7))),
         lambda emit, x: op.nn.avg_pool2d(x, (7, 7)),
-        lambda x: _windows(x, 7, 7).mean((4, 5)),
+        lambda x: _windows(x, 7, 7).mean((4, 5)), {"n": 2},
+    ),
+    "GEMM of bytes": Case(
+        _bytes(("x", ("n", 45)), ("w", (45, 70))), _exact_product, _exact_product_of,
+        {"n": 37}, dtypes=(INT8,),
+    ),
+    "GEMM of bytes + requantising": Case(
+        _bytes(("x", ("n", 64)), ("w", (64, 72))), _requantised, _requantised_of, {"n": 35},
+        dtypes=(INT8,),
+    ),
+    "batched GEMM of bytes": Case(
+        _bytes(("x", (3, "n", 32)), ("w", (3, 32, 24))), _exact_product, _exact_product_of,
+        {"n": 19}, dtypes=(INT8,),
+    ),
+    "skinny GEMM of bytes": Case(
+        _bytes(("x", ("n", 256)), ("w", (256, 72))), _exact_product, _exact_product_of,
+        {"n": 3}, dtypes=(INT8,),
+    ),
+    "convolution of bytes": Case(
+        _bytes(("x", ("n", 5, 9, 11)), ("w", (7, 5, 3, 3))),
+        lambda emit, x, w: op.nn.conv2d(x, w, padding=1, out_dtype="int32"),
+        _exact_convolution_of, {"n": 1}, dtypes=(INT8,),
+    ),
+    "transpose of bytes": Case(
+        _bytes(("x", ("n", 131))), lambda emit, x: op.permute_dims(x, [1, 0]),
+        lambda x: x.T, {"n": 70}, dtypes=(INT8,),
     ),
 }  # fmt: skip

@@ -27,6 +27,7 @@ RULES = {
     "transposed_phases": "TransposedConvByPhases",
     "norm_statistics": "NormStatistics",
     "narrow_weights": "TransposeNarrowWeights",
+    "peer_sums": "PeerSums",
     "position_masks": "PositionMasks",
     "rounded_activations": "RoundedActivations",
 }

@@ -106,6 +106,7 @@ REASONS: dict[str, dict[str, Reason]] = {
         "NormStatistics": Reason(
             "benchmarks/gpu/FUSED_GEMMS.md", "norms of models that are exported in a half type"
         ),
+        "PeerSums": Reason("benchmarks/parallel/README.md", "sums over the workers of a decoder"),
         "PositionMasks": Reason("benchmarks/llm", "attention over a cache, on CPUs"),
         "TransposedConvByPhases": Reason(_OPERATORS, "ConvTranspose, on CPUs"),
         "RoundedActivations": Reason(

@@ -34,6 +34,7 @@ COMMANDS = {
     "tuning": ["--table"],
     "convolutions": ["--render"],
     "kernel_resources": ["--table"],
+    "amd_clocks": ["--render"],
     "amd_emulator": ["--render"],
 }
 TORCH = {
@@ -65,6 +66,8 @@ COMMAND_LINES = {
     "groups": "test_groups.py",
     "harness.table": "test_harness.py",
     "kernel_diff": "test_kernel_diff.py",
+    "llm.gpu": "test_llm_gpu.py",
+    "llm.gpu_table": "test_llm_gpu.py",
     "owners": "test_owners.py",
     "planning": None,
     "prices.run": "test_prices.py",
@@ -95,7 +98,7 @@ WORKERS = {
     *("harness.arena", "harness.worker", "kernel_diff.collect", "kernels.measure"),
     *("graphnet.run", "half_sweep.worker", "operators_onnx.worker", "operators_speed.measure"),
     *("real_models.runner", "runtime_alone", "shared_cores.process"),
-    *("operators_torch.worker", "tuning.metaschedule", "tuning.ours"),
+    *("llm.step_worker", "operators_torch.worker", "tuning.metaschedule", "tuning.ours"),
 }
 ELSEWHERE = {"demo": "test_demo.py"}
 

@@ -22,6 +22,7 @@ def weights(artifact):
     }
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cuda:sm_90a"])
 def test_stages_run_once_for_all_workers(target, monkeypatch):
     calls, scheduled = [], compiler._scheduled

@@ -3,9 +3,9 @@
 The overview is in the README beside.
 """
 
-from .clocks import Loop, loops
+from .clocks import Span, loops, whole
 from .machine import Launch, Mistake
 from .run import load, run
 from .text import Unsupported
 
-__all__ = ["Launch", "Loop", "Mistake", "Unsupported", "load", "loops", "run"]
+__all__ = ["Launch", "Mistake", "Span", "Unsupported", "load", "loops", "run", "whole"]

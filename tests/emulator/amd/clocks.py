@@ -75,14 +75,31 @@ def clocks_of(inst: Instruction, arch: str) -> int:
     return step
 
 
+_SIZES = (
+    (r"x4|b128", 16), (r"x3|b96", 12), (r"x2|b64", 8), (r"dword|b32", 4),
+    (r"short|[uib]16|d16", 2), (r"byte|[uib]8", 1),
+)  # fmt: skip
+_LOAD = re.compile(r"(global|flat|buffer)_load")
+_STORE = re.compile(r"(global|flat|buffer)_(store|atomic)")
+_WAIT = re.compile(r"s_waitcnt.*\bvmcnt\((\d+)\)")
+
+
+def bytes_of(inst: Instruction) -> int:
+    """Return the bytes of global memory that a lane loads or stores; 0 of other instructions."""
+    if not (_LOAD.match(inst.name) or _STORE.match(inst.name)):
+        return 0
+    kind = inst.name.partition("_")[2]
+    return next(size for pattern, size in _SIZES if re.search(pattern, kind))
+
+
 @dataclass(frozen=True)
-class Loop:
-    """A loop without others inside, and what a wave does in a turn.
+class Span:
+    """Instructions in their order, and what a wave does each time that it goes through them.
 
     Attributes
     ----------
     first, last : int
-        Addresses of its instructions.
+        Addresses of the first and of the last one.
     turns : float
         Of a wave.
     clocks : dict of str to float
@@ -92,6 +109,13 @@ class Loop:
     lds_clocks, lds_ideal : float
         Of the LDS that the waves of a compute unit share, with conflicts and without; 0 unless the
         launch counted them.
+    bytes : float
+        Of global memory, loaded and stored, of all lanes.
+    narrow_loads : float
+        Of those, loads of two bytes or one.
+    waits : tuple of (float, float, float)
+        Waits for global loads in their order: the clocks that the wave has issued from the first
+        instruction to the load, those to the wait, both once through all, and how often.
     """
 
     first: int
@@ -101,6 +125,9 @@ class Loop:
     instructions: dict[str, float]
     lds_clocks: float
     lds_ideal: float
+    bytes: float
+    narrow_loads: float
+    waits: tuple[tuple[float, float, float], ...]
 
     @property
     def matrix_share(self) -> float:
@@ -108,7 +135,7 @@ class Loop:
         return self.clocks["matrix"] / sum(self.clocks.values())
 
 
-def loops(launch: Launch, arch: str) -> list[Loop]:
+def loops(launch: Launch, arch: str) -> list[Span]:
     """Return the innermost loops that waves ran, the longest first.
 
     Parameters
@@ -124,22 +151,44 @@ def loops(launch: Launch, arch: str) -> list[Loop]:
         if to is not None and to <= at and launch.counts[at]:
             spans.add((to, at))
     inner = [s for s in spans if not any(o != s and s[0] <= o[0] and o[1] <= s[1] for o in spans)]
-    found = [_loop(launch, arch, first, last) for first, last in inner]
+    found = [_span(launch, arch, first, last, float(launch.counts[last])) for first, last in inner]
     return sorted(found, key=lambda x: -x.turns * sum(x.clocks.values()))
 
 
-def _loop(launch: Launch, arch: str, first: int, last: int) -> Loop:
-    turns = float(launch.counts[last])
+def whole(launch: Launch, arch: str) -> Span:
+    """Return the kernel from its first instruction to its last, as :func:`loops` does loops."""
+    return _span(launch, arch, 0, len(launch.steps) - 1, float(launch.waves))
+
+
+def _span(launch: Launch, arch: str, first: int, last: int, turns: float) -> Span:
     clocks, instructions = dict.fromkeys(KINDS, 0.0), dict.fromkeys(KINDS, 0.0)
-    lds = np.zeros(2)
+    lds, moved, narrow, now = np.zeros(2), 0.0, 0.0, 0.0
+    pending: list[float | None] = []  # when loads were issued; stores, of which none waits
+    waits = []
     for at in range(first, last + 1):
+        if not launch.counts[at]:
+            continue
         inst = launch.steps[at].inst
         times = float(launch.counts[at]) / turns
         kind = kind_of(inst)
         clocks[kind] += times * clocks_of(inst, arch)
         instructions[kind] += times
+        size = bytes_of(inst)
+        moved += times * size * launch.lanes
+        if _LOAD.match(inst.name):
+            narrow += times * (size <= 2)
+            pending.append(now)
+        elif size and arch.startswith("gfx9"):
+            pending.append(None)
+        elif wait := _WAIT.match(inst.text):
+            ready = len(pending) - int(wait[1])
+            if ready > 0 and (issued := pending[ready - 1]) is not None:
+                waits.append((issued, now, times))
+            pending = pending[max(ready, 0) :]
+        now += clocks_of(inst, arch)
         if launch.clocks is not None and inst.address in launch.clocks:
             lds += np.array(launch.clocks[inst.address][:2]) / turns
     ends = [launch.steps[at].inst.address for at in (first, last)]
-    turns /= launch.waves
-    return Loop(*ends, turns, clocks, instructions, float(lds[0]), float(lds[1]))
+    of_wave = turns / launch.waves
+    found = float(lds[0]), float(lds[1]), moved, narrow, tuple(waits)
+    return Span(*ends, of_wave, clocks, instructions, *found)

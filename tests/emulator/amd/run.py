@@ -54,6 +54,7 @@ def run(
     memory: Iterable[tuple[int, int]] | None = None,
     reverse: bool = False,
     clocks: bool = False,
+    blocks: Sequence[int] | None = None,
 ) -> Launch:
     """Launch a kernel and wait for its end.
 
@@ -76,6 +77,8 @@ def run(
         Whether waves come in reverse order, where that makes a difference.
     clocks : bool
         Whether LDS bank conflicts are counted.
+    blocks : sequence of int, optional
+        Numbers of those blocks of the grid that run, x the fastest; all of them by default.
 
     Returns
     -------
@@ -114,11 +117,10 @@ def run(
         launch.clocks = {}
     threads = block[0] * block[1] * block[2]
     waves = -(-threads // lanes)
-    count = grid[0] * grid[1] * grid[2]
     batch = max(WAVES // waves, 1)
-    numbers = np.arange(count)
+    numbers = np.arange(grid[0] * grid[1] * grid[2]) if blocks is None else np.array(blocks)
     with np.errstate(all="ignore"):
-        for start in range(0, count, batch):
+        for start in range(0, len(numbers), batch):
             some = numbers[start : start + batch]
             machine = Machine(
                 launch, some, waves, made.shared_bytes + dynamic_lds, made.scratch_bytes

@@ -42,15 +42,7 @@ def spills(emission: Emission, target: Target) -> str | None:
     """
     if target.kind.name != "rocm" or not _inspects.get():
         return None
-    functions = {f"kernel{n}": kernel.func for n, kernel in enumerate(emission.kernels)}
-    mod = tvm.IRModule({n: f.with_attr("global_symbol", n) for n, f in functions.items()})
-    lower, _, finalize = tvm.tirx.get_tir_pipeline(PIPELINE)
-    bound = tvm.tirx.transform.BindTarget(target.with_host(target.host or "llvm"))(mod)
-    _, devices = split_host_device_mods(lower(bound))
-    for device, device_mod in devices.items():
-        if not device_mod.functions:
-            continue
-        _, assembly = texts_of(codegen_build(finalize()(device_mod), device))
+    for assembly in assemblies(emission, target):
         for kernel in kernels(assembly):
             if kernel.spills:
                 return (
@@ -58,3 +50,15 @@ def spills(emission: Emission, target: Target) -> str | None:
                     "a thread in memory"
                 )
     return None
+
+
+def assemblies(emission: Emission, target: Target) -> Iterator[str]:
+    """Compile the kernels of an emission alone, under AMD's toolchain; yields their assembly."""
+    functions = {f"kernel{n}": kernel.func for n, kernel in enumerate(emission.kernels)}
+    mod = tvm.IRModule({n: f.with_attr("global_symbol", n) for n, f in functions.items()})
+    lower, _, finalize = tvm.tirx.get_tir_pipeline(PIPELINE)
+    bound = tvm.tirx.transform.BindTarget(target.with_host(target.host or "llvm"))(mod)
+    _, devices = split_host_device_mods(lower(bound))
+    for device, device_mod in devices.items():
+        if device_mod.functions:
+            yield texts_of(codegen_build(finalize()(device_mod), device))[1]

@@ -34,6 +34,8 @@ class KernelCode:
         Vector registers of a lane, accumulation registers included.
     accumulation_registers : int
         Those among them that only CDNA has; kernels without matrix instructions need none.
+    scalar_registers : int
+        Of a wave.
     shared_bytes : int
         Of one block.
     scratch_bytes : int
@@ -47,6 +49,7 @@ class KernelCode:
     name: str
     registers: int
     accumulation_registers: int
+    scalar_registers: int
     shared_bytes: int
     scratch_bytes: int
     spilled: int
@@ -70,6 +73,7 @@ def kernels(assembly: str) -> list[KernelCode]:
                 fields["name"].strip("'\""),
                 number["vgpr_count"],
                 number.get("agpr_count", 0),
+                number["sgpr_count"],
                 number["group_segment_fixed_size"],
                 number["private_segment_fixed_size"],
                 number["vgpr_spill_count"] + number["sgpr_spill_count"],

@@ -34,7 +34,7 @@ from ..problem.results import Result
 from ..tile.problem import GemmProblem, Sizes
 from ..tile.result_vectors import result_vectors
 from ..tile.shape import REGISTER_FILE, TileConfig
-from .wave_tiles import LATENCY, OF_L3, wave_clocks
+from .wave_tiles import LATENCY, NEXT_LAUNCH, OF_L3, wave_clocks
 
 RESERVED_SHARED = 1024  # of every block, by the device
 # Of the registers that a thread would take: ptxas makes do with them where blocks have to share.
@@ -126,7 +126,8 @@ def rates_of(problem: GemmProblem, device: Device) -> Rates:
     """Return the rates of a problem's epilogue, and of an AMD GPU by its figures.
 
     Of these nothing was measured: in units of the time of as many products as ``Rates.mma``,
-    memory has what the data sheet says beside the peak of half types.
+    memory has what the data sheet says beside the peak of half types, and another kernel of the
+    product takes as long to launch as the planner assumes.
 
     Parameters
     ----------
@@ -138,8 +139,10 @@ def rates_of(problem: GemmProblem, device: Device) -> Rates:
     if problem.is_amd and peak and memory:
         own = device.peak_flops.get(problem.mma.kind, peak) / peak * problem.item_bytes / 2
         dram = memory / peak * 2 * rates.mma
+        hertz = peak / (2 * rates.mma * (device.sm_count or 1))
         partial = dram * (OF_L3 if device.l3_bytes else 1)
         rates = replace(rates, mma=rates.mma * own, dram=dram, partial=partial, latency=LATENCY)
+        rates = replace(rates, next_launch=NEXT_LAUNCH * hertz)
     return replace(
         rates,
         element=RATES.element + EXPENSIVE * any(is_expensive(r.value) for r in results),

@@ -49,8 +49,9 @@ _WAVES_OF_32 = (
     (16, 64, 1, 2, 2),
     (16, 64, 1, 2, 4),
 )
-WAVE_STAGES, WAVE_BLOCK_K_BYTES = (2,), (64, 128)
+WAVE_STAGES, WAVE_BLOCK_K_BYTES = (2,), (64, 128, 256)
 LATENCY = 1000.0  # clocks from a load to its arrival
+NEXT_LAUNCH = 2e-6  # seconds of another kernel of the same product
 OF_L3 = 3.0  # how much faster the Infinity Cache is than memory (CDNA3 white paper)
 _SIMDS = {64: 4, 32: 2}  # of a compute unit, by the lanes of a wave
 _ISSUE = {64: 4, 32: 1}  # clocks of an instruction

@@ -99,7 +99,8 @@ class ByteBlocks(BlockProduct):
 
         words = loop("word", weights.words, step, tirx.ForKind.UNROLLED)
         finish = tile.finish_part(number, scaled, has_zeros=zero is None)
-        return sequence([tile.clear_part(initial), words, finish])
+        ahead = weights.ask_ahead(panel, number, tile.vectors())
+        return sequence([*ahead, tile.clear_part(initial), words, finish])
 
 
 class ByteRows(BlockRows):

@@ -51,7 +51,8 @@ class FloatBlocks(BlockProduct):
 
         clear = tile.clear_part(lambda i: tirx.const(0.0, "float32"))
         finish = tile.finish_part(number, scaled)
-        return sequence([clear, loop("word", weights.words, step), finish])
+        ahead = weights.ask_ahead(panel, number, tile.vectors())
+        return sequence([*ahead, clear, loop("word", weights.words, step), finish])
 
     def _unpacked(
         self, packed: ir.Var, term: int, tile: BlockAccumulators, number: ir.Expr, v: tirx.Ramp

@@ -18,7 +18,7 @@ from tvm import ir, tirx
 
 from ....._tvm.ir.buffer import declare
 from .....core.tir.expressions import load, loads
-from .....core.tir.loops import ceildiv, constant, index, substitute
+from .....core.tir.loops import ceildiv, constant, index, prefetch, substitute
 from .....program.stage import Axis
 from ...problem.block_quantized import BlockQuantized, Factor
 from ...problem.gemm_view import GemmView
@@ -28,6 +28,9 @@ from ..operand_b import OperandB, Panel
 
 _WORD, _GROUP, _BYTE = 32, 4, 8  # bits of a word, its bytes, and their bits
 LOW_HALVES = 0x0F0F0F0F
+# Bytes of numbers behind those that are multiplied. Of 40,000 x 896 numbers of 4 bits, one row took
+# 1.95 ms without them and 0.90 with, eight rows 3.3 and 2.3 (Xeon with AMX, one busy core).
+AHEAD = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +135,18 @@ class BlockWeights(OperandB):
     def word(self, panel: Panel, block: ir.Expr, number: ir.Expr, lane: ir.Expr) -> ir.Expr:
         """Read words of numbers, one for each lane."""
         return load(self._numbers.buffer, [*self._place(panel, block), number, lane])
+
+    def ask_ahead(
+        self, panel: Panel, block: ir.Expr, vectors: Sequence[tirx.Ramp]
+    ) -> list[tirx.Stmt]:
+        """Ask memory for the words of a block that is multiplied later."""
+        row_bytes = self.width * _WORD // 8
+        later = block + -(-AHEAD // (self.words * row_bytes))
+        return [
+            prefetch(self.word(panel, later, index(word), v.base), 1)
+            for word in range(self.words)
+            for v in vectors
+        ]
 
     def scale(self, panel: Panel, block: ir.Expr, lanes: tirx.Ramp) -> ir.Expr:
         """Read the scales of a block, in float32."""

@@ -1,0 +1,56 @@
+"""The command line: count groups of models, write the record and the page."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from . import UNMEASURED
+from .record import load, store
+from .table import render
+
+HERE = Path(__file__).parent
+ARCHS = ("gfx90a", "gfx942", "gfx1100")
+MODELS = ("bert_base", "gpt2", "llama_4l", "mobilenet_v2", "resnet50", "vit_b16", "convnext_tiny")
+METHOD = f"{UNMEASURED}: clocks of machine code, counted in an interpreter; benchmarks.amd_clocks"
+
+
+def main() -> int:
+    """Count what is asked for and render; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.amd_clocks", description=__doc__)
+    parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL", help="of the zoo")
+    parser.add_argument("--arch", choices=ARCHS, help="one of them alone")
+    parser.add_argument("--render", action="store_true", help="write the page again, no more")
+    options = parser.parse_args()
+    data = load()
+    if not options.render:
+        for arch in [options.arch] if options.arch else ARCHS:
+            _count(data, arch, options.models)
+    (HERE / "README.md").write_text(render(data))
+    return 0
+
+
+def _count(data: dict[str, Any], arch: str, models: tuple[str, ...]) -> None:
+    from .sample import samples
+
+    one = data.setdefault(arch, {})
+    one |= {
+        "device": {"kind": "rocm", "arch": arch, "name": ""},
+        "method": METHOD,
+        "date": date.today().isoformat(),
+    }
+    rows = [row for row in one.get("rows", []) if row["model"] not in models]
+    known: set[str] = set()
+    for model in models:
+        for row in samples(model, arch, known):
+            print(arch, row, file=sys.stderr, flush=True)
+            rows.append(row)
+    one["rows"] = rows
+    store(data)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

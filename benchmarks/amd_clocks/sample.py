@@ -1,0 +1,113 @@
+"""Groups of models of the zoo, planned for an AMD GPU in float16, counted and priced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tvm.ir.transform import Sequential
+
+from benchmarks import zoo
+from benchmarks.prices.alternatives import planned_groups
+from tvm_fusion.config import FusionConfig
+from tvm_fusion.core.contract.template import Claim, Emission
+from tvm_fusion.core.decisions import recording
+from tvm_fusion.deploy.toolchain import toolchain
+from tvm_fusion.device import Device, TargetSpec, parse
+from tvm_fusion.frontend import import_model
+from tvm_fusion.fusion.claims import remembering
+from tvm_fusion.fusion.cost import CostModel
+from tvm_fusion.fusion.features import NAMES, features_of
+from tvm_fusion.pipeline import stages
+from tvm_fusion.tuning.tasks import title_of
+
+from .count import Counts, counts_of
+from .model import Price, memory_us, price
+
+MOST_BYTES = 1 << 28  # of a group's tensors: a few blocks of a kernel run, on all of its memory
+
+
+def samples(model: str, arch: str, known: set[str]) -> Iterator[dict[str, Any]]:
+    """Count the groups of a model that are not known yet.
+
+    Yields
+    ------
+    dict
+        ``model``, ``title``, ``template``, ``calls``, ``us``, ``roofline_us``, the features,
+        ``claimed`` (registers of a thread, LDS of a block), and ``kernels``: of each what
+        :func:`row_of` tells; or ``error``, the reason.
+    """
+    spec = parse(f"rocm:{arch}")
+    cost = CostModel(spec.device)
+    source = import_model(zoo.load(model, 0), FusionConfig(precision="fp16"))
+    with toolchain(spec), spec.tvm_target() as target, remembering(), recording():
+        mod = Sequential(stages(FusionConfig())[:-1])(source.mod)
+        for group in planned_groups(mod, target):
+            if group.key in known:
+                continue
+            known.add(group.key)
+            claim = group.claim
+            head = {"model": model, "title": title_of(claim)[:80], "calls": group.calls}
+            if sum(v.bytes for v in (*claim.group.inputs, *claim.group.outputs)) > MOST_BYTES:
+                yield head | {"error": "too large"}
+                continue
+            try:
+                yield head | _sampled(claim, spec, cost)
+            except Exception as error:  # guard: the reason is the row's result
+                yield head | {"error": f"{type(error).__name__}: {error}"[:300]}
+
+
+def _sampled(claim: Claim, spec: TargetSpec, cost: CostModel) -> dict[str, Any]:
+    target = spec.tvm_target()
+    emission = claim.template.emit(claim, target)
+    found = list(counts_of(emission, target))
+    prices = _prices(claim, emission, found, spec.device, cost)
+    features = features_of(claim, cost.cache_bytes, cost.units)
+    return {
+        "template": claim.template.name,
+        "us": round(sum(one.us for one in prices), 3),
+        "roofline_us": round(cost.roofline([claim]), 3),
+        "claimed": [claim.registers, claim.shared_bytes],
+        "kernels": [row_of(*one) for one in zip(found, prices, strict=True)],
+        **{n: float(f"{x:.5g}") for n, x in zip(NAMES, features.row, strict=True)},
+    }
+
+
+def _prices(
+    claim: Claim,
+    emission: Emission,
+    counts: Sequence[Counts],
+    device: Device,
+    cost: CostModel,
+) -> list[Price]:
+    """Price kernels; a claim's traffic is shared among them by the sizes of their operands."""
+    features = features_of(claim, cost.cache_bytes, cost.units)
+    cold, cached = features.weight_kib + features.other_kib, features.cached_kib
+    every = sum(one.bytes for one in counts)
+    found = []
+    for one in counts:
+        share = 1024 * one.bytes / every if every else 0.0
+        memory = memory_us(one, device, cold * share, cached * share)
+        found.append(price(one, device, memory))
+    return found
+
+
+def row_of(counts: Counts, priced: Price) -> list[Any]:
+    """List a kernel's counts, as :data:`COLUMNS` names them."""
+    span, code = counts.span, counts.code
+    clocks = [round(span.clocks[kind]) for kind in CLOCKS]
+    lds = [round(counts.waves * x) for x in (span.lds_clocks, span.lds_ideal)]
+    return [
+        *(counts.blocks, counts.waves, code.registers, code.scalar_registers, code.shared_bytes),
+        *(code.spilled, *clocks, *lds, round(counts.waves * span.bytes), round(span.narrow_loads)),
+        *(float(f"{priced.waves:.3g}"), float(f"{priced.us:.3g}"), priced.bound),
+    ]
+
+
+CLOCKS = ("matrix", "vector", "scalar", "memory", "lds")
+COLUMNS = (
+    *("blocks", "waves", "VGPR", "SGPR", "LDS bytes", "spills"),
+    *(f"{kind} clocks" for kind in CLOCKS),
+    *("LDS clocks", "without conflicts", "bytes", "narrow loads"),
+    *("waves a SIMD", "us", "bound by"),
+)
