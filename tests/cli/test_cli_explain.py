@@ -20,7 +20,7 @@ def test_explain(cli, dense_file):
         "model", "target", "about", "kernels", "calls", "intermediate_bytes", "caveats",
         "stock_kernels", "stock_calls", "stock_intermediate_bytes", "stock_from", "assumed_dim",
         "groups", "refused", "views", "opaque", "fallbacks", "rewriting", "recomposed", "layouts",
-        "tuned", "measured",
+        "tuned", "measured", "workers",
     } == set(found)  # fmt: skip
     assert 1 <= found["kernels"] <= found["stock_kernels"]
     assert found["intermediate_bytes"] <= found["stock_intermediate_bytes"]

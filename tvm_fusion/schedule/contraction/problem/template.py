@@ -95,7 +95,7 @@ def _expanded(graph: Graph, producer: Operator, reader: Operator) -> Iterator[li
         and len(found) < MOST_EXPANDED
     ):
         found.append(producer)
-        if producer.type is MappingType.ONE_TO_MANY:
+        if producer.type is MappingType.ONE_TO_MANY and not _is_in_epilogue(graph, producer):
             yield list(found)
         before = [p for p in graph.predecessors(producer) if not p.is_opaque]
         if producer.type not in MOVES:
@@ -103,6 +103,39 @@ def _expanded(graph: Graph, producer: Operator, reader: Operator) -> Iterator[li
         if len(before) != 1:
             break
         reader, producer = producer, before[0]
+
+
+def _is_in_epilogue(graph: Graph, op: Operator) -> bool:
+    """Whether the kernel before takes an operator: its scale or shift does not come from there.
+
+    The gate of squeeze-and-excitation is a mean of what it scales.
+    """
+    before = graph.predecessors(op)
+    for value in before:
+        if _elements(value) != _elements(op):
+            continue
+        while value.type in LIGHT:
+            same = [p for p in graph.predecessors(value) if _elements(p) == _elements(value)]
+            if len(same) != 1 or len(graph.successors(value)) != 1:
+                break
+            value = same[0]
+        if value.type is MappingType.MANY_TO_MANY:
+            left = [p for p in before if _elements(p) != _elements(op)]
+            return not _come_from(graph, left, value)
+    return False
+
+
+def _come_from(graph: Graph, operators: list[Operator], source: Operator) -> bool:
+    seen: set[Operator] = set()
+    left = list(operators)
+    while left:
+        op = left.pop()
+        if op is source:
+            return True
+        if op not in seen:
+            seen.add(op)
+            left += graph.predecessors(op)
+    return False
 
 
 def _elements(op: Operator) -> int:
