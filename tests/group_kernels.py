@@ -112,9 +112,11 @@ def array(value, inputs):
 def close(actual, expected, tolerance=2e-5):
     for got, want in zip(actual, expected, strict=True):
         assert got.shape == want.shape
-        scale = max(1.0, np.abs(want.astype("float64")).max())
-        error = np.abs(got.astype("float64") - want.astype("float64")).max()
-        assert error <= tolerance * scale
+        got, want = got.astype("float64"), want.astype("float64")
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+        is_number = ~np.isnan(want)
+        scale = max(1.0, np.abs(want[is_number]).max(initial=0))
+        assert np.abs(got - want)[is_number].max(initial=0) <= tolerance * scale
 
 
 def check(template, params, body, reference, spec, tolerance=2e-5):

@@ -163,7 +163,7 @@ class Products:
             held, own, words, values, number = one
             if number >= self.done[own.start // THREADS].min():
                 left.append(one)
-            elif (held.data[own, words] != values).any():
+            elif held.data[own, words].tobytes() != values.tobytes():  # NaN is the same NaN
                 raise EmulationError(f"{held.name}: written while products may still read it")
         self.fragments = left
 

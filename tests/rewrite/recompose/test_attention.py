@@ -84,6 +84,7 @@ def test_is_found(forms, name):
     assert ("not causal" in decision.sentence) == ("causal" not in variant.mask)
     assert "2 heads to one of keys" in decision.sentence
     assert ("0 in dead rows" in decision.sentence) == bool(variant.guard)
+    assert ("and for NaN" in decision.sentence) == (variant.guard in ("isnan", "unequal"))
     ops = names(after)
     assert ops.count("matmul") == 2
     assert ops.count("nn.softmax") == 1

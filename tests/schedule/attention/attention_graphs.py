@@ -1,5 +1,6 @@
 """Graphs of attention and what they compute, in float64."""
 
+import ml_dtypes
 import numpy as np
 import tvm
 from group_kernels import tensor
@@ -22,6 +23,48 @@ def written_out(emit, scores):
 
 def guarded(emit, weights, instead=0.0):
     return emit(op.where(emit(op.isnan(weights)), number(instead), weights))
+
+
+def with_zeros(emit, scores, weights):
+    """Zeros in rows of minus infinity alone; others that are NaN stay NaN."""
+    dtype = str(scores.ty.dtype)
+    lowest = number(float(ml_dtypes.finfo(dtype).min), dtype)
+    is_dead = emit(op.less(scores, lowest))
+    return emit(op.where(is_dead, number(0.0, str(weights.ty.dtype)), weights))
+
+
+def safe(emit, q, k, v, mask):
+    """Attention with PyTorch's safe softmax."""
+    across = emit(op.permute_dims(k, [0, 1, 3, 2]))
+    scores = emit(op.add(emit(op.matmul(q, across)), mask))
+    weights = with_zeros(emit, scores, emit(op.nn.softmax(scores, -1)))
+    return emit(op.matmul(weights, v))
+
+
+def safe_arrays(q, k, v, mask):
+    with np.errstate(invalid="ignore"):
+        scores = q @ np.swapaxes(k, -1, -2) + mask
+        e = np.exp(scores - scores.max(-1, keepdims=True))
+        is_dead = (scores == -np.inf).all(-1, keepdims=True)
+        return [np.where(is_dead, 0, e / e.sum(-1, keepdims=True)) @ v]
+
+
+def spoil(inputs):
+    """Put NaN and infinities beside a dead row: in four heads, at least three queries each."""
+    mask = inputs["mask"]
+    mask[:] = np.where(mask > 0, 0, -np.inf)
+    mask[..., 1, :] = -np.inf
+    mask[..., 0, 5] = mask[..., 2, 9] = 0
+    inputs["q"][:, 0, 0, 3], inputs["q"][:, 1, 2, 1] = np.nan, np.inf
+    inputs["q"][:, 0, 2, 3] = -np.inf
+    inputs["k"][:, 1, 5, 2] = np.nan
+    inputs["v"][:, 2, 9, 4] = np.nan
+    mask[:, 3:, 2, 7], mask[:, 3:, 0, 9] = np.inf, np.nan
+
+
+def safe_tensors(queries, keys, size, dtype="float32"):
+    mask = tensor("mask", 1, 4, queries, keys, dtype=dtype)
+    return [*tensors(1, 4, queries, keys, size, dtype=dtype), mask]
 
 
 def heads(emit, x, count):

@@ -32,7 +32,11 @@ from tests.schedule.attention.attention_graphs import (
     guarded,
     op,
     reference,
+    safe,
+    safe_arrays,
+    safe_tensors,
     scaled,
+    spoil,
     tensors,
     to_rows,
 )
@@ -105,6 +109,18 @@ def test_fully_masked_rows(keys, instead, spec):
         lambda s, mask: s / 8 + mask, lambda p, mask: np.where(np.isnan(p), instead, p)
     )
     close(run(func, members, inputs), expected(*wide(inputs, params)))
+
+
+@SPECS
+@pytest.mark.parametrize("keys", [37, 1500])
+def test_rows_with_nan_or_infinity_stay_nan(keys, spec):
+    """Zeros stand in rows of minus infinity alone."""
+    params = safe_tensors(9, keys, 24)
+    made = emitted(template(spec), params, safe, spec)
+    assert made.claim.launches == 1
+    inputs = arrays(params)
+    spoil(inputs)
+    close(run(made.func, made.members, inputs, spec), safe_arrays(*wide(inputs, params)))
 
 
 @SPECS

@@ -16,8 +16,10 @@ from .indices import Axis, Indices, move, place
 from .mask import Mask, read_mask, simplified
 from .pattern import Match, Mismatch, Pattern, Writer
 from .reading import Reading, read
-from .scores import Step, Weights, read_scores, read_weights
+from .scores import Step, Weights, lowest, read_scores, read_weights
 from .view import View
+
+_GUARDED = {"dead": "dead rows", "nan": "dead rows and for NaN"}
 
 
 class Attention(Pattern):
@@ -217,7 +219,7 @@ class AttentionForm:
         masks = [m.describe(s) for s, m in self.steps if m is not None]
         is_causal = any(m is not None and m.is_causal for _, m in self.steps)
         q, k, v = (getattr(r.source, "name", "constant") for r in (self.q, self.k, self.v))
-        guard = "" if self.weights.guard is None else f", {self.weights.guard:g} in dead rows"
+        guard = "" if self.weights.guard is None else f", 0 in {_GUARDED[self.weights.guard]}"
         return (
             f"q {q}, k {k}, v {v}, scale {self.scale:g}, mask {' and '.join(masks) or 'none'},"
             f" {'causal' if is_causal else 'not causal'},"
@@ -262,9 +264,13 @@ class AttentionForm:
             scores = mask.apply(write, step, scores, other, [*heads, rows, self.keys], indices)
         weights = write.emit(relax.op.nn.softmax(scores, -1))
         if self.weights.guard is not None:
-            instead = relax.const(self.weights.guard, dtype_of(weights))
-            is_dead = write.emit(relax.op.isnan(weights))
-            weights = write.emit(relax.op.where(is_dead, instead, weights))
+            is_masked = (
+                relax.op.isnan(weights)
+                if self.weights.guard == "nan"
+                else relax.op.less(scores, relax.const(lowest(scores), dtype_of(scores)))
+            )
+            zero = relax.const(0.0, dtype_of(weights))
+            weights = write.emit(relax.op.where(write.emit(is_masked), zero, weights))
         for step in self.weights.steps:
             if step.kind == "cast":
                 weights = write.cast(weights, dtype_of(step.call))

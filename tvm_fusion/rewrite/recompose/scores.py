@@ -6,8 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import ml_dtypes
 from tvm import relax
 
+from ...core.constants.numpy_types import numpy_dtype
+from ...frontend.tensor_types import dtype_of
 from .extents import known_shape, same_shape
 from .indices import MOVES
 from .reading import scale_of
@@ -15,6 +18,8 @@ from .view import View, op_name
 
 _STEPS = 24  # operators that are looked through on the way to a product
 _COMBINED = ("add", "subtract", "multiply", "divide", "maximum")
+#: Rows of minus infinity alone, or weights that are no numbers.
+Guard = Literal["dead", "nan"]
 _TRUTH = ("astype", "reshape", "broadcast_to", "expand_dims", "squeeze")
 
 
@@ -52,14 +57,16 @@ class Weights:
 
     softmax: relax.Call  # the operator
     steps: tuple[Step, ...]  # movements and casts, in the order of computation
-    guard: float | None  # what stands in rows without a finite score, if anything is put there
+    # Which weights zeros replace: those of ``dead`` rows, whose scores are all minus infinity, or
+    # all that are ``nan``, as those of a row with a NaN or plus infinity, too.
+    guard: Guard | None
     scaled: bool  # whether there is a factor or a sum, too: then this is no attention
 
 
 def read_weights(view: View, expr: Any) -> Weights | None:
     """Follow the operand of a product back to softmax; None where it does not lead there."""
     steps: list[Step] = []
-    guard: float | None = None
+    guard: Guard | None = None
     is_scaled = False
     for _ in range(_STEPS):
         call = view.call(expr)
@@ -146,26 +153,35 @@ def _steps(view: View, expr: Any, call: relax.Call) -> list[Step]:
     return [s for s in found if same_shape(known_shape(s.source) or [], shape)]
 
 
-def _guarded(view: View, call: relax.Call) -> tuple[Any, float] | None:
-    """Match a NaN guard of softmax: its operand, and the number for rows without scores."""
+def _guarded(view: View, call: relax.Call) -> tuple[Any, Guard] | None:
+    """Match a guard of softmax that puts zeros: its operand, and what it replaces."""
     condition, then, otherwise = call.args
     for kept, other, is_dead in ((otherwise, then, True), (then, otherwise, False)):
-        number = view.number(other)
-        if number is None or number != 0:
+        if view.number(other) != 0:
             continue
         softmax = view.call(kept, "nn.softmax")
         found = _Guard(view, kept, softmax).read(condition)
-        if found == ("row", is_dead):
-            return kept, number
+        if found is not None and found[1] == is_dead:
+            # Zeros for each score of minus infinity are those of dead rows: in others, these
+            # weights are zeros, or another one of the row stays NaN and the result is NaN.
+            return kept, "nan" if found[0] == "weight" else "dead"
     return None
 
 
-#: Of elements or of whole rows, and whether the truth means that there is no number.
-_Meaning = tuple[Literal["element", "row"], bool]
+def lowest(scores: Any) -> float:
+    """Return the lowest finite number of a tensor's type: below are minus infinities alone.
+
+    Unlike these, it is a literal in kernels.
+    """
+    return float(ml_dtypes.finfo(numpy_dtype(dtype_of(scores))).min)
+
+
+#: Of scores, of whole rows or of weights, and whether the truth means "minus infinity" or "NaN".
+_Meaning = tuple[Literal["element", "row", "weight"], bool]
 
 
 class _Guard:
-    """Reads a condition as "this row has no finite score", or as its opposite."""
+    """Reads a condition as "minus infinity alone" or "no number", or as its opposite."""
 
     def __init__(self, view: View, weights: Any, softmax: relax.Call | None) -> None:
         self._view = view
@@ -184,7 +200,7 @@ class _Guard:
         if name in _TRUTH:
             return self.read(call.args[0])
         if name == "isnan" and self._is_weights(call.args[0]):
-            return "row", True  # one NaN score makes the softmax of the whole row NaN
+            return "weight", True
         if name in ("equal", "not_equal", "greater", "less"):
             return self._comparison(call)
         if name in ("max", "min"):
@@ -194,17 +210,19 @@ class _Guard:
     def _comparison(self, call: relax.Call) -> _Meaning | None:
         name, (one, other) = op_name(call), call.args
         if name == "not_equal" and self._is_weights(one) and self._is_weights(other):
-            return "row", True
+            return "weight", True
         number = self._view.number(other)
         if number is None and name in ("equal", "not_equal"):
             one, other = other, one
             number = self._view.number(other)
         if number == 0 and name in ("not_equal", "greater"):
             return self.read(one)  # of a truth that was cast
-        if number != -math.inf or self._softmax is None or name == "less":
+        if number is None or self._softmax is None or name == "greater":
+            return None  # NaN is not greater than minus infinity, but no dead score either
+        if number != (lowest(one) if name == "less" else -math.inf):
             return None
         same = hash(self._view.peel(one)) == hash(self._view.peel(self._softmax.args[0]))
-        return ("element", name == "equal") if same else None
+        return ("element", name != "not_equal") if same else None
 
     def _reduction(self, call: relax.Call) -> _Meaning | None:
         """All elements are dead, or any is alive, along softmax's axis."""

@@ -5,10 +5,20 @@ import ml_dtypes  # noqa: F401  numpy's bfloat16
 import numpy as np
 import pytest
 from emulator.tiles import TILES
-from group_kernels import arrays, built, emitted, group, kernel, run, tensor
+from group_kernels import arrays, built, close, emitted, group, kernel, run, tensor
 from tvm import relax, tirx
 
-from tests.schedule.attention.attention_graphs import LOWEST, added, guarded, kept, number, scaled
+from tests.schedule.attention.attention_graphs import (
+    LOWEST,
+    added,
+    guarded,
+    kept,
+    number,
+    safe_arrays,
+    scaled,
+    spoil,
+    with_zeros,
+)
 from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.attention.cpu.tile_config import TileAttentionConfig
@@ -128,6 +138,20 @@ def test_fully_masked_rows(tiles):
     assert (found[..., [2, 20], :] == 0).all()
     others = np.delete(np.abs(found - want) <= error, [2, 20], axis=2)
     assert others.all()
+
+
+def test_rows_with_nan_or_infinity_stay_nan(tiles):
+    def body(emit, q, k, v, mask):
+        across = emit(op.permute_dims(k, [0, 1, 3, 2]))
+        scores = emit(op.add(emit(op.matmul(q, across, out_dtype="float32")), mask))
+        weights = with_zeros(emit, scores, emit(op.nn.softmax(scores, -1)))
+        return emit(op.matmul(emit(op.astype(weights, BF16)), v, out_dtype="float32"))
+
+    params = [*tensors(4, 33, 70, 40), tensor("mask", 1, 4, 33, 70)]
+    made, inputs = claimed(params, body), arrays(params)
+    spoil(inputs)
+    want = safe_arrays(*(x.astype("float64") for x in inputs.values()))
+    close(computed(tiles, made, inputs), want, 8e-3)
 
 
 def test_heads_share_keys(tiles):

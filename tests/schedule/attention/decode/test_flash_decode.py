@@ -27,6 +27,10 @@ from tests.schedule.attention.attention_graphs import (
     n,
     op,
     reference,
+    safe,
+    safe_arrays,
+    safe_tensors,
+    spoil,
     tensors,
 )
 from tvm_fusion.core.tir.loops import find
@@ -292,6 +296,19 @@ def test_rows_whose_weights_are_nan(masked_weight):
     )
     members, emission, _ = emitted(params, body)
     close(run(members, emission, inputs), expected(*in_float64(inputs)))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float16", 2e-3)])
+@pytest.mark.parametrize("is_one_kernel", [True, False])
+def test_rows_with_nan_or_infinity_stay_nan(dtype, tolerance, is_one_kernel, monkeypatch):
+    if not is_one_kernel:
+        monkeypatch.setattr(flash_decode, "MAX_CLUSTER", 1)
+    params = safe_tensors(3, 1500, 32, dtype)
+    members, emission, config = emitted(params, safe)
+    assert config.is_one_kernel == is_one_kernel
+    inputs = arrays(params)
+    spoil(inputs)
+    close(run(members, emission, inputs), safe_arrays(*in_float64(inputs)), tolerance)
 
 
 def test_few_keys_and_many_rows_are_tiles():

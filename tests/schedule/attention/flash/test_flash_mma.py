@@ -19,6 +19,10 @@ from tests.schedule.attention.attention_graphs import (
     op,
     packed,
     reference,
+    safe,
+    safe_arrays,
+    safe_tensors,
+    spoil,
     tensors,
     visible,
 )
@@ -29,6 +33,7 @@ from tvm_fusion.schedule.attention.flash.config import FlashMmaConfig
 from tvm_fusion.schedule.attention.flash.kernel import flash_mma_kernel
 from tvm_fusion.schedule.attention.flash.model import configs
 from tvm_fusion.schedule.attention.flash.problem import flash_problem
+from tvm_fusion.schedule.attention.flash.tma_config import FlashTmaConfig
 from tvm_fusion.schedule.attention.problem.constants import read_group
 from tvm_fusion.schedule.attention.problem.match import FLOATS
 from tvm_fusion.schedule.attention.template import Attention
@@ -204,6 +209,17 @@ def test_rows_whose_weights_are_nan(masked_weight):
         lambda s, mask: s + mask, lambda p, mask: np.where(np.isnan(p), masked_weight, p)
     )
     compare(params, body, expected, edit=hide)
+
+
+@pytest.mark.parametrize("form", ["mma", "wgmma", "tma"])
+def test_rows_with_nan_or_infinity_stay_nan(form):
+    def accept(config):
+        of_config = "wgmma" if config.uses_wgmma else "mma"
+        return form == ("tma" if isinstance(config, FlashTmaConfig) else of_config)
+
+    queries, size = (5, 32) if form == "mma" else (70, 64)
+    params = safe_tensors(queries, 100, size, HALF)
+    compare(params, safe, safe_arrays, accept=accept, edit=spoil)
 
 
 def test_masked_rows_are_nan_without_a_guard():

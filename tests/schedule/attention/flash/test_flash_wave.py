@@ -19,6 +19,10 @@ from tests.schedule.attention.attention_graphs import (
     op,
     packed,
     reference,
+    safe,
+    safe_arrays,
+    safe_tensors,
+    spoil,
     tensors,
     visible,
 )
@@ -188,6 +192,10 @@ def test_rows_whose_weights_are_nan(masked_weight, arch):
         lambda s, mask: s + mask, lambda p, mask: np.where(np.isnan(p), masked_weight, p)
     )
     compare(params, body, expected, arch, edit=hide)
+
+
+def test_rows_with_nan_or_infinity_stay_nan():
+    compare(safe_tensors(5, 40, 32, HALF), safe, safe_arrays, "gfx942", edit=spoil)
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -12,7 +12,7 @@ from ....core.tir.loops import block, constant, index, local, loop, sequence, ve
 from ...contraction.problem.fuse_epilogue import is_vector_code
 from ...cpu.vector_loops import over_vectors
 from ...math.vector_math import vector_math
-from ..problem.online_softmax import assign, float_, masked_row, store_result
+from ..problem.online_softmax import assign, divisor, float_, masked_row, store_result
 from ..problem.pattern import FLOAT, Pattern
 from .config import CpuConfig
 
@@ -63,10 +63,10 @@ class Epilogue:
         stmt = over_vectors(elements, self._config.width if self._is_vector else 1, run)
         total = load(self._l_i, [slot])
         keys = index(self._pattern.key.extent)
-        divisor: ir.Expr = total
+        divided_by = divisor(self._pattern, total)
         if constant(keys) is None:  # without keys the sums of values and of exponentials are 0
-            divisor = tirx.Select(keys > 0, total, float_(1))
-        stmts = [assign(inverse, float_(1) / divisor), stmt]
+            divided_by = tirx.Select(keys > 0, divided_by, float_(1))
+        stmts = [assign(inverse, float_(1) / divided_by), stmt]
         if self._pattern.masked_weight is None:
             return block("result", sequence(stmts), [buffer])
         # NaN compares false, too.

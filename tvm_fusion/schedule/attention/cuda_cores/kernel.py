@@ -47,6 +47,7 @@ from ..problem.kv_vectors import contiguous_loads, has_uniform_conditions, vecto
 from ..problem.online_softmax import (
     SoftmaxState,
     assign,
+    divisor,
     float_,
     initialize,
     masked_row,
@@ -357,7 +358,9 @@ class _QueryBlock:
             def column(j: ir.Expr) -> tirx.Stmt:
                 number = self._column(j, t)
                 at = {**self._position(row), pattern.column.var: number}
-                stmt = store_result(pattern, at, load(self._acc, [r, t, i, j]) / l_i)
+                stmt = store_result(
+                    pattern, at, load(self._acc, [r, t, i, j]) / divisor(pattern, l_i)
+                )
                 if pattern.masked_weight is not None:
                     # NaN compares false, too.
                     otherwise = [*masked_row(pattern, at, total), store_result(pattern, at, total)]

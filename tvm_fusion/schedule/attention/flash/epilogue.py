@@ -17,7 +17,7 @@ from ...gpu.launch import storage_sync
 from ...gpu.memory.cp_async import warp_sync
 from ...gpu.registers.moves import move_16, store_pair
 from ...gpu.threads.warp import LANES, shuffle
-from ..problem.online_softmax import assign, float_, masked_row, store_result
+from ..problem.online_softmax import assign, divisor, float_, masked_row, store_result
 from .block import FlashBlock, FlashMmaBlock
 from .softmax import PAIR
 
@@ -86,7 +86,7 @@ class FlashMmaEpilogue(FlashResults, FlashMmaBlock):
         columns8 = self._column_cells
 
         def inverse(slot: ir.Expr) -> tirx.Stmt:
-            value = float_(1) / load(self._l_i, [slot])
+            value = float_(1) / divisor(self._problem.pattern, load(self._l_i, [slot]))
             return assign(load(self._alpha, [slot]), value)
 
         def pair(i: ir.Expr) -> tirx.Stmt:

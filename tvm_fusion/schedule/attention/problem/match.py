@@ -165,9 +165,17 @@ class _Reader:
         own: Mapping[ir.Var, ir.Var],
     ) -> Pattern | Refusal:
         normal = self._axes.express(self._product, weighted)
-        weights = None if normal is None else read_weights(normal, exponent, self._axes.row_sum)
+        weights = (
+            None if normal is None else read_weights(normal, score, exponent, self._axes.row_sum)
+        )
         if not isinstance(weights, Weights):
             return weights or scores_elsewhere(self._product)
+        if {self._axes.raw, self._axes.row_max} & variables(weights.value):
+            return Refusal(
+                "weights_changed",
+                "Operators behind the softmax read its scores again, other than to put "
+                "zeros for minus infinity.",
+            )
         columns = [a for a in self._product.axes if a.var not in own]
         if len(columns) != 1:
             return Refusal(
@@ -215,6 +223,7 @@ class _Reader:
             weights.exponential,
             weight,
             masked_weight,
+            weights.zeros_dead_rows,
             second,
             {**own, columns[0].var: columns[0].var},
             dtypes,

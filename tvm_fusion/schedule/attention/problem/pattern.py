@@ -51,6 +51,8 @@ class Pattern:
     masked_weight : PrimExpr or None
         The weight in rows whose softmax is NaN, such as those that are masked completely, if a
         guard replaces these.
+    zeros_dead_rows : bool
+        Whether a guard puts zeros in rows whose scores are all minus infinity; others stay NaN.
     product : SumOfProducts
         The second product with its epilogue, over its own axes.
     own : Mapping of Var to Var
@@ -72,6 +74,7 @@ class Pattern:
     exponential: ir.Var
     weight: ir.Expr
     masked_weight: ir.Expr | None
+    zeros_dead_rows: bool
     product: SumOfProducts
     own: Mapping[ir.Var, ir.Var]
     operand_dtypes: tuple[str, str, str]

@@ -1,15 +1,20 @@
-"""Maps of the softmax before the second product: a NaN guard, factors, masks."""
+"""Maps of the softmax before the second product: a guard of rows, factors, masks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import ml_dtypes
 import tvm_ffi
 from tvm import ir, tirx
 
+from ....core.constants.numpy_types import numpy_dtype
 from ....core.contract.template import Refusal
 from ....core.tir.expressions import call_name, choice, substitute, variables
 from .pattern import FLOAT
+
+# A bool as a number, compared with zero: which operand is the zero, and which the bool.
+_TRUTHS = ((tirx.LT, "a", "b"), (tirx.GT, "b", "a"), (tirx.NE, "b", "a"))
 
 
 @dataclass(frozen=True)
@@ -23,19 +28,26 @@ class Weights:
     value : PrimExpr
         The weight without the division by the row's sum; linear in ``exponential``.
     masked_weight : PrimExpr or None
-        The weight that a guard puts where softmax is NaN; ``None`` without a guard.
+        The weight that a guard puts where softmax is NaN; ``None`` without one.
+    zeros_dead_rows : bool
+        Whether a guard puts zeros in rows whose scores are all minus infinity, and there alone.
     """
 
     exponential: ir.Var
     value: ir.Expr
     masked_weight: ir.Expr | None
+    zeros_dead_rows: bool
 
 
-def read_weights(normal: ir.Expr, exponent: ir.Expr, total: ir.Var) -> Weights | Refusal:
+def read_weights(
+    normal: ir.Expr, score: ir.Expr, exponent: ir.Expr, total: ir.Var
+) -> Weights | Refusal:
     """Take the division by the row's sum out of an expression over the softmax.
 
     Parameters
     ----------
+    score : PrimExpr
+        The input of softmax.
     exponent : PrimExpr
         The exponential that a row's sum adds up.
     total : Var
@@ -56,7 +68,7 @@ def read_weights(normal: ir.Expr, exponent: ir.Expr, total: ir.Var) -> Weights |
     divided = tvm_ffi.structural_map(named, ((tirx.Div, tirx.Mul), divide), order="post")
     if {numerator, total} & variables(divided):
         return Refusal("no_softmax", "The exponentials are not divided by their row's sum.")
-    linear = _Linear(softmax)
+    linear = _Linear(softmax, score)
     value = linear.read(divided)
     if value is None:
         return Refusal(
@@ -68,7 +80,8 @@ def read_weights(normal: ir.Expr, exponent: ir.Expr, total: ir.Var) -> Weights |
     masked_weight = (
         None if linear.masked_weight is None else substitute(value, {softmax: linear.masked_weight})
     )
-    return Weights(exponential, substitute(value, {softmax: stands}), masked_weight)
+    weight = substitute(value, {softmax: stands})
+    return Weights(exponential, weight, masked_weight, linear.zeros_dead_rows)
 
 
 def _is_quotient(node: ir.Expr, numerator: ir.Var, total: ir.Var) -> bool:
@@ -84,8 +97,10 @@ def _is_quotient(node: ir.Expr, numerator: ir.Var, total: ir.Var) -> bool:
 class _Linear:
     """Match an expression that is linear in a variable, and take guards out of it."""
 
-    def __init__(self, variable: ir.Var) -> None:
+    def __init__(self, variable: ir.Var, score: ir.Expr) -> None:
         self._variable = variable
+        self._score = score
+        self.zeros_dead_rows = False
         self.masked_weight: ir.Expr | None = None
 
     def read(self, expr: ir.Expr) -> ir.Expr | None:
@@ -110,9 +125,14 @@ class _Linear:
     def _choice(
         self, expr: ir.Expr, condition: ir.Expr, then: ir.Expr, otherwise: ir.Expr
     ) -> ir.Expr | None:
-        if self._is_guard(condition) and not self._depends(then) and self._is_plain(otherwise):
-            self.masked_weight = then
-            return otherwise
+        if self._is_plain(otherwise) and not self._depends(then):
+            if self._is_guard(condition):
+                self.masked_weight = then
+                return otherwise
+            if _is_zero(then) and self._is_dead(condition):
+                # In other rows these weights are zeros, or another one of the row stays NaN.
+                self.zeros_dead_rows = True
+                return otherwise
         if self._depends(condition):
             return None
         for branch, other in ((then, otherwise), (otherwise, then)):
@@ -127,12 +147,28 @@ class _Linear:
         """Whether a condition is ``isnan(softmax)``, as a bool or as a number."""
         if isinstance(condition, tirx.Cast):
             return self._is_guard(condition.value)
-        for kind, zero, truth in ((tirx.LT, "a", "b"), (tirx.GT, "b", "a"), (tirx.NE, "b", "a")):
+        for kind, zero, truth in _TRUTHS:
             if isinstance(condition, kind) and _is_zero(getattr(condition, zero)):
                 return self._is_guard(getattr(condition, truth))
         if isinstance(condition, tirx.NE):
             return condition.a.same_as(self._variable) and condition.b.same_as(self._variable)
         return call_name(condition) == "isnan" and self._is_plain(condition.args[0])
+
+    def _is_dead(self, condition: ir.Expr) -> bool:
+        """Whether a condition is true of minus infinity alone, as a bool or as a number."""
+        if isinstance(condition, tirx.Cast):
+            return self._is_dead(condition.value)
+        for kind, zero, truth in _TRUTHS:
+            if isinstance(condition, kind) and _is_zero(getattr(condition, zero)):
+                return self._is_dead(getattr(condition, truth))
+        return (
+            isinstance(condition, tirx.LT)
+            and isinstance(condition.b, tirx.FloatImm)
+            and float(condition.b.value) == _lowest(condition.b)
+            and tvm_ffi.structural_equal(
+                _narrow(condition.a), _narrow(self._score), map_free_vars=False
+            )
+        )
 
     def _is_plain(self, expr: ir.Expr) -> bool:
         while isinstance(expr, tirx.Cast):
@@ -141,6 +177,17 @@ class _Linear:
 
     def _depends(self, expr: ir.Expr) -> bool:
         return self._variable in variables(expr)
+
+
+def _lowest(number: ir.Expr) -> float:
+    return float(ml_dtypes.finfo(numpy_dtype(str(number.ty.dtype))).min)
+
+
+def _narrow(score: ir.Expr) -> ir.Expr:
+    """Return a score before it was widened, which keeps infinities."""
+    while isinstance(score, tirx.Cast) and score.value.ty.dtype.bits < score.ty.dtype.bits:
+        score = score.value
+    return score
 
 
 def _is_zero(expr: ir.Expr) -> bool:
