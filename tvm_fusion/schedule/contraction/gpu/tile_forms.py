@@ -52,7 +52,7 @@ from .space import GemmConfig, GpuGemmProblem, clocks
 # pixels and 64 channels in half types, NCHW against NHWC.
 GATHERED = 8
 # The same of planes, whose pixels neighbouring threads load: not measured.
-PLANAR = 6
+PLANAR = 8
 # The same of tiles of mma.sync whose words threads shift, as odd row lengths want it; others are
 # copied in 8 or 4 bytes. On an H200 in half types, with copies to aligned rows: 77 by 7207 by 4210
 # 65 us against 130, 53 by 667 by 8108 10.4 against 15.4; 164 by 47 by 4789 9.1 against 6.6.
