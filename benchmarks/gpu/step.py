@@ -44,7 +44,7 @@ def measure(work: DecodeStep, folder: Path, rival: bool) -> dict[str, Any]:
         compiled = torch.compile(work.function, dynamic=False)
         sides["inductor"] = captured(compiled, [arguments]).replay
     sides["copy"] = copies(2, COPY_BYTES).replay
-    us = _alternate(sides)
+    us = alternate(sides)
     us["copy"] *= size / COPY_BYTES / 2
     return row | {"bytes": size, "us": us, "of_copy": us["copy"] / us["ours"], "turns": 1}
 
@@ -64,7 +64,7 @@ def _ours(work: DecodeStep, folder: Path, arguments: list[torch.Tensor]) -> Call
     return call
 
 
-def _alternate(sides: dict[str, Callable[[], Any]]) -> dict[str, float]:
+def alternate(sides: dict[str, Callable[[], Any]]) -> dict[str, float]:
     """Time sides in turns; the median microseconds of one call of each."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(ROUNDS):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 import tvm_fusion
 from benchmarks.gpu.run import COPY_BYTES, captured, copies
+from benchmarks.gpu.step import alternate
 from benchmarks.gpu_models.profile import kernels
 from benchmarks.gpu_models.worker import relative
 from tvm_fusion.models.static_cache import name_of_cache, states_of, static_cache
@@ -28,7 +28,6 @@ from .models import drawn_on, pack_linear, touched
 from .steps import STEPS, VARIANTS, Step
 
 TARGET = "cuda:sm_90a"
-ROUNDS, CALLS = 15, 20
 OF_EAGER, LEAST = 3, 5e-3  # errors that half types explain
 Side = Callable[[], Any]
 
@@ -152,23 +151,6 @@ class Ready:
         of_copy = self.row["bytes"] * us["copy"] / us["ours"]
         row = {"us": us, "of_copy": of_copy, "copy_tb_s": 1e-6 / us["copy"]}
         return row | {"profile": {name: kernels(side) for name, side in self.sides.items()}}
-
-
-def alternate(sides: dict[str, Side]) -> dict[str, float]:
-    """Time sides in turns; the median microseconds of one call of each."""
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(ROUNDS):
-        for name, side in sides.items():
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            side()
-            torch.cuda.synchronize()
-            start.record()
-            for _ in range(CALLS):
-                side()
-            end.record()
-            torch.cuda.synchronize()
-            times[name].append(1e3 * start.elapsed_time(end) / CALLS)
-    return {name: statistics.median(found) for name, found in times.items()}
 
 
 class _Eager(nn.Module):

@@ -35,7 +35,7 @@ from ....core.tir.loops import (
 from ...gpu.launch import dependency_wait
 from ...gpu.memory.cp_async import commit, wait
 from ...gpu.memory.pipeline import StageRing
-from ...gpu.threads.warp import butterfly, lane_of
+from ...gpu.threads.warp import LANES, warp_all_reduce
 from .gemv_config import GemvConfig
 from .gemv_tile import GemvTile
 from .norm_rows import NormalizedRows
@@ -93,23 +93,15 @@ class GemvMainloop:
 
     def _exchanges(self) -> list[tirx.Stmt]:
         """Add up the slices of a warp's lanes, which all have the sums behind it."""
-        config, stmts = self._config, []
-        distance = config.exchanged_lanes // 2
-        while distance:
-            stmts.append(config.phase(partial(self._exchange, distance)))
-            self._acc, self._exchanged = self._exchanged, self._acc
-            distance //= 2
+        config = self._config
+        stmts, self._acc = warp_all_reduce(
+            (self._acc, self._exchanged),
+            config.accumulators,
+            config.exchanged_lanes,
+            LANES,
+            config.phase,
+        )
         return stmts
-
-    def _exchange(self, distance: int, thread: ir.Expr) -> tirx.Stmt:
-        here, there = self._acc, self._exchanged
-
-        def one(i: ir.Expr) -> tirx.Stmt:
-            own = load(here, [thread, i])
-            total = own + butterfly(own, lane_of(thread), distance)
-            return tirx.BufferStore(there, total, [thread, i])
-
-        return unrolled("i", self._config.accumulators, one)
 
     def share_partials(self, rows: range, shared: ir.Var, thread: ir.Expr) -> tirx.Stmt:
         """Write a thread's accumulators of some rows to shared memory."""

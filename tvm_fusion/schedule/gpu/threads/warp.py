@@ -30,7 +30,7 @@ __device__ __forceinline__ int {_UNIFORM}(int value) {{
 """
 
 Combine = Callable[[ir.Expr, ir.Expr], ir.Expr]
-EachThread = Callable[[Callable[[ir.Expr, ir.Expr], tirx.Stmt]], tirx.Stmt]
+EachThread = Callable[[Callable[..., tirx.Stmt]], tirx.Stmt]
 
 
 def each_thread(
@@ -106,13 +106,14 @@ def warp_all_reduce(
     Parameters
     ----------
     buffers
-        Of ``[groups, lanes, count]`` in registers; the first one holds the terms.
+        Of ``[..., lanes, count]`` in registers, or ``[threads, count]``; the first one holds the
+        terms.
     count
         Values of a thread, each reduced on its own.
     lanes
         Neighbouring threads that share a result: a power of two.
     each
-        Runs ``body(group, lane)`` in every thread.
+        Runs ``body(*indices)`` in every thread: what places it in the buffers.
     combine
         The reduction: a sum, or a maximum.
     step
@@ -129,16 +130,14 @@ def warp_all_reduce(
     while distance >= step:
 
         def exchange(
-            g: ir.Expr,
-            t: ir.Expr,
-            here: ir.Var = here,
-            there: ir.Var = there,
-            distance: int = distance,
+            *place: ir.Expr, here: ir.Var = here, there: ir.Var = there, distance: int = distance
         ) -> tirx.Stmt:
+            lane = lane_of(place[-1], lanes)
+
             def one(i: ir.Expr) -> tirx.Stmt:
-                own = tirx.BufferLoad(here, [g, t, i])
-                value = combine(own, butterfly(own, t, distance, lanes, warp_size))
-                return tirx.BufferStore(there, value, [g, t, i])
+                own = tirx.BufferLoad(here, [*place, i])
+                value = combine(own, butterfly(own, lane, distance, lanes, warp_size))
+                return tirx.BufferStore(there, value, [*place, i])
 
             return unrolled("i", index(count), one)
 
