@@ -36,36 +36,38 @@ def servers(count: int, folder: Path) -> Iterator[tuple[Tracker, list[subprocess
         env["PYTHONPATH"] = os.pathsep.join([str(folder), env.get("PYTHONPATH", "")])
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(module: str, *options: str) -> None:
-        command = [sys.executable, "-m", f"tvm.exec.{module}", "--host", "127.0.0.1", *options]
-        silent = subprocess.DEVNULL
-        started.append(
-            subprocess.Popen(
-                command, env=env, stdout=silent, stderr=silent, start_new_session=True, cwd=folder
-            )
-        )
-
-    def start_tracker() -> int:
+    def start(module: str, *options: str) -> tuple[int, subprocess.Popen[bytes]]:
+        # A port of its own: TVM's range of ports binds with SO_REUSEADDR, so two that start at
+        # once both bind the same one, and the second ends as it listens.
         port = free_port()
-        start("rpc_tracker", "--port", str(port), "--port-end", str(port + 1))
-        return port
+        here = ("--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1))
+        command = [sys.executable, "-m", f"tvm.exec.{module}", *here, *options]
+        silent = subprocess.DEVNULL
+        process = subprocess.Popen(
+            command, env=env, stdout=silent, stderr=silent, start_new_session=True, cwd=folder
+        )
+        started.append(process)
+        return port, process
 
     try:
-        port = start_tracker()
+        port, process = start("rpc_tracker")
         while not _listens(port):
-            if started[-1].poll() is not None:  # somebody else has got the port
-                port = start_tracker()
+            if process.poll() is not None:  # somebody else has got the port
+                port, process = start("rpc_tracker")
             time.sleep(0.1)
         tracker = Tracker("127.0.0.1", port, KEY)
-        for _ in range(count):
-            start("rpc_server", "--tracker", f"127.0.0.1:{port}", "--key", KEY)
+        options = ("--tracker", f"127.0.0.1:{port}", "--key", KEY)
+        workers = [start("rpc_server", *options)[1] for _ in range(count)]
 
         def all_there() -> None:
+            for which, worker in enumerate(workers):
+                if worker.poll() is not None:
+                    workers[which] = start("rpc_server", *options)[1]
             if tracker.servers() < count:
                 raise OSError("not yet")
 
         _wait(all_there)
-        yield tracker, started[-count:]
+        yield tracker, workers
     finally:
         for process in started:
             kill(process)
@@ -86,7 +88,7 @@ def _listens(port: int) -> bool:
     return True
 
 
-def _wait(check: Callable[[], None], seconds: float = 1200.0) -> None:
+def _wait(check: Callable[[], None], seconds: float = 300.0) -> None:
     end = time.monotonic() + seconds
     while True:
         try:
