@@ -26,7 +26,6 @@ RULES = {
     "norm_statistics": "NormStatistics",
     "narrow_weights": "TransposeNarrowWeights",
     "peer_sums": "PeerSums",
-    "position_masks": "PositionMasks",
     "rounded_activations": "RoundedActivations",
 }
 
