@@ -2,7 +2,7 @@
 
 import pytest
 
-from tvm_fusion._tvm.runtime_functions import COMMON, EXTRA, _names, is_compilers, library_of
+from tvm_fusion.deploy.build.packed_functions import COMMON, EXTRA, _names, is_compilers, library_of
 
 
 def test_functions_of_all_bytecode_are_in_the_runtime():
