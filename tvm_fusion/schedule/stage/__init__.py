@@ -4,6 +4,5 @@
 ``guard``             a rule that fails costs its kernel only
 ``install``           calls of groups become calls of PrimFuncs
 ``pack``, ``gather``  constants packed at compile time
-``inline_groups``     group functions back into their callers
 ``launches``          launches of a PrimFunc, counted
 """
