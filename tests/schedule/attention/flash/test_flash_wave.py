@@ -31,7 +31,7 @@ from tvm_fusion.device import parse
 from tvm_fusion.schedule.attention.flash.kernel import flash_mma_kernel
 from tvm_fusion.schedule.attention.flash.model import configs
 from tvm_fusion.schedule.attention.flash.problem import flash_problem
-from tvm_fusion.schedule.attention.flash.wave_config import FlashWaveConfig
+from tvm_fusion.schedule.attention.flash.wave.config import FlashWaveConfig
 from tvm_fusion.schedule.attention.problem.constants import read_group
 from tvm_fusion.schedule.attention.problem.match import FLOATS
 from tvm_fusion.schedule.attention.template import Attention

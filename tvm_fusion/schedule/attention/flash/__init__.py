@@ -19,8 +19,8 @@
     its steps
 ``config``, ``model``
     numbers, and the estimate that chooses them
-``tma_config``, ``tma_operand``, ``tma_roles``, ``tma_consumers``
+``tma``
     Hopper: a producer with TMA, and consumers that multiply in turns
-``wave_config``, ``wave_block``, ``wave_loads``, ``wave_kernel``
-    AMD: MFMA and WMMA, of which each lane has one query
+``wave``
+    AMD: MFMA and WMMA
 """

@@ -30,17 +30,17 @@ from ..copies.operand_copies import OperandCopies
 from ..mma.grouped_choice import has_few_sums
 from ..mma.model import residency
 from ..mma.split_k_workspace import split_k_kernels
-from ..problem.epilogue_proposals import epilogue_proposals
+from ..problem.epilogue.proposals import epilogue_proposals
+from ..problem.epilogue.row_statistics import statistics_proposals
 from ..problem.norm_prologue import norm_gemm_proposals
 from ..problem.pool import pooling_proposals
-from ..problem.row_statistics import statistics_proposals
 from ..problem.sum_of_products import SumOfProducts, reads_windows, reuses_operands
 from ..problem.template import RECOMPUTE_FACTOR, Contraction, has_convolution, has_prologue
 from ..skinny.gemv_config import GemvConfig
 from ..tile.config import TileGemmConfig, is_plain, narrow_operand
-from ..tile.operand_chunks import OperandChunks
+from ..tile.operand.chunks import OperandChunks
 from ..tile.problem import Sizes, assumed_rows, gemm_sizes
-from ..tile.result_vectors import WIDTHS, lie_across, result_vectors
+from ..tile.results.vectors import WIDTHS, lie_across, result_vectors
 from ..wgmma.config import WgmmaConfig, WgmmaRowsConfig
 from ..wgmma.dual_gemm import dual_gemm_proposals
 from .emit import GpuContractionConfig, GpuContractionDetails, contraction_gpu

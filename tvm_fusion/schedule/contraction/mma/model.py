@@ -32,7 +32,7 @@ from ...instructions.nvidia import FLOAT8_TYPES
 from ..problem.result_traffic import read_bytes, written_bytes
 from ..problem.results import Result
 from ..tile.problem import GemmProblem, Sizes
-from ..tile.result_vectors import result_vectors
+from ..tile.results.vectors import result_vectors
 from ..tile.shape import REGISTER_FILE, TileConfig
 from .wave_tiles import LATENCY, NEXT_LAUNCH, OF_L3, wave_clocks
 

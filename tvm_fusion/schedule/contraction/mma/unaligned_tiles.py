@@ -12,7 +12,7 @@ import itertools
 from ....device import Device
 from ...gpu.threads.warp import LANES
 from ..tile.config import TileGemmConfig
-from ..tile.operand_chunks import OperandChunks
+from ..tile.operand.chunks import OperandChunks
 from ..tile.problem import GemmProblem, Sizes, gemm_sizes
 from ..tile.shape import TileConfig
 from .model import k_tiles, residency

@@ -26,11 +26,11 @@ from ...instructions.nvidia import FLOAT8_TYPES
 from ...instructions.table import find
 from ..mma.default import GROUPS_M, MOST_ACCUMULATORS, in_order
 from ..mma.model import RESERVED_SHARED
-from ..problem.pooled_rows import PooledPixels, PooledRows
+from ..problem.epilogue.pooled_rows import PooledPixels, PooledRows
 from ..problem.sum_of_products import SumOfProducts
 from ..tile.problem import GemmProblem, gemm_sizes
 from ..tile.read_problem import gemm_problem
-from ..tile.result_vectors import result_vectors
+from ..tile.results.vectors import result_vectors
 from ..tile.shape import M16, REGISTER_FILE, TileConfig, TileOperands
 from .computed_operand import computed_operand
 from .config import (

@@ -1,0 +1,7 @@
+"""Hopper: a producer with TMA, and groups of warps that multiply in turns.
+
+``config``             a configuration: tiles, stages, consumers
+``operand``            q, k and v as tensor maps
+``roles``              what the producer and each consumer do
+``consumers``          the PrimFunc: a kernel of these roles
+"""
