@@ -27,7 +27,7 @@ from ..count.nests import packed_name
 # process that will load an artifact.
 
 
-#: Runtime libraries beside ``libtvm_runtime.so`` that an artifact may name to have them loaded.
+#: Runtime libraries besides ``libtvm_runtime.so`` that an artifact may name to have them loaded.
 EXTRA = "tvm_runtime_extra"
 #: What bytecode of any model calls, known without asking.
 COMMON = frozenset(
@@ -100,7 +100,7 @@ def _ask(code: str) -> frozenset[str]:
 class PackedFunctions:
     """What a process has to have before it loads an artifact."""
 
-    libraries: list[str]  # TVM's runtime libraries beside the main one
+    libraries: list[str]  # TVM's runtime libraries besides the main one
     application: list[str]  # names of the application's own functions
 
 

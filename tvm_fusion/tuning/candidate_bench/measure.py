@@ -4,7 +4,7 @@
     python measure.py --budget 600   ends in time; the next run goes on from there
 
     for each task, those with the largest share of the model's time first:
-      one process prepares the default, then measures candidate after candidate beside it
+      one process prepares the default, then measures candidate after candidate against it
       a crash, a hang or an error costs the candidate and the process; a spare one goes on
       what is faster than the default is raced again in another process, and the worse counts
     of a question of the planner, the alternatives in turns; what speaks against the first, which
@@ -174,7 +174,7 @@ class Bench:
         return self._outcome(number, None)
 
     def candidate(self, number: int, place: int, times: int = 1) -> Outcome:
-        """Measure a candidate beside its default, so many times as long as usual."""
+        """Measure a candidate against its default, so many times as long as usual."""
         return self._outcome(number, {"candidate": place, "seconds": times * self._seconds})
 
     def _outcome(self, number: int, request: dict[str, Any] | None) -> Outcome:

@@ -1,4 +1,4 @@
-"""Measure candidates, one after the other, beside the default of their task.
+"""Measure candidates, one after the other, against the default of their task.
 
 open the device, say so
 prepare:    draw the inputs and weights; call the default, keep its result; time it

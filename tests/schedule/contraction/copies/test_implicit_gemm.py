@@ -126,7 +126,6 @@ def test_float32_keeps_its_precision():
 
 
 def test_bfloat16():
-    pytest.importorskip("ml_dtypes")
     members, arrays, expected = build("3x3", "bfloat16", bias=False)
     result = run(claimed(members), arrays).astype("float64")
     np.testing.assert_allclose(result, expected.astype("float64"), atol=4e-2)

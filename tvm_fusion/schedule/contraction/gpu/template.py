@@ -94,7 +94,7 @@ DEPENDENT = 4
 
 
 def work_of(form: GemmForm) -> KernelWork:
-    """Count what a form's kernel does beside what its clocks tell of."""
+    """Count what a form's kernel does besides what its clocks tell of."""
     tile = form.tile
     if tile is None:
         return NO_WORK
@@ -262,7 +262,7 @@ def _ragged(tile: TileGemmConfig) -> RaggedExtents | None:
 
 
 def _refuse(product: Product, form: GemmForm) -> Refusal | None:
-    """Refuse what the kernel of a form does not compute beside the product."""
+    """Refuse what the kernel of a form does not compute besides the product."""
     tile, contraction, beside = form.tile, form.contraction, product.beside
     is_copied = isinstance(form.copies, OperandCopies)
     if contraction.has_statistics and (is_copied or not isinstance(tile, WgmmaConfig)):

@@ -63,7 +63,7 @@ class Rates:
     latency: float = 1465.0  # clocks from the issue of a copy to its arrival
     # Clocks of a k16 that no other warp hides: ldmatrix, mma, a share of a barrier.
     step: float = 30.0
-    # The same of float32 that is split, beside its products: 24 instructions for each four.
+    # The same of float32 that is split, besides its products: 24 instructions for each four.
     split: float = 200.0
     # How much longer products take of split float32, and of float8 where ``mma.sync`` converts it:
     # from compute capability 9.0 on.

@@ -23,7 +23,7 @@ from .....program.stage import Axis
 from ....index.address import offset
 
 _MOST = 1 << 31
-_WORDS = (("int32", 31), ("int64", 63))  # and the bits that they have beside the sign
+_WORDS = (("int32", 31), ("int64", 63))  # and the bits that they have besides the sign
 
 
 class WindowCopies:

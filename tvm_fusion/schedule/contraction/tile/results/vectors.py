@@ -4,8 +4,8 @@ elements along N, or along M of a transposed result, that are contiguous and ali
 of outputs under a condition (parts of a split): which holds for a whole vector or for none of it
 
 Rows of any length could be stored in vectors from their first aligned element on, shifted in shared
-memory. On an H100 that did not pay: 3241x24x2273 11.2 us beside 11.0, with GELU 15.4 beside 12.2,
-5546x24x3108 22.1 beside 17.9; aligned rows of 2272 columns take 9.3.
+memory. On an H100 that did not pay: 3241x24x2273 11.2 us against 11.0, with GELU 15.4 against 12.2,
+5546x24x3108 22.1 against 17.9; aligned rows of 2272 columns take 9.3.
 """
 
 from __future__ import annotations
