@@ -7,12 +7,12 @@
         acc += p * v(n)
       acc / l -> shared memory -> results in vectors
 
-``problem``, ``grid``, ``tiles``
-    operands of a half type; blocks; which keys are visited
+``problem``, ``grid``
+    operands of a half type; blocks
 ``loads``, ``copies``, ``prologue_cost``
     operands into shared memory, computed ones too
 ``block``
-    a thread's buffers, and where scores and results lie in them
+    which keys are visited; a thread's buffers, and where scores and results lie in them
 ``kernel``
     the PrimFunc with mma.sync
 ``products``, ``softmax``, ``epilogue``

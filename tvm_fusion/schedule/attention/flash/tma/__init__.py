@@ -2,6 +2,5 @@
 
 ``config``             a configuration: tiles, stages, consumers
 ``operand``            q, k and v as tensor maps
-``roles``              what the producer and each consumer do
-``consumers``          the PrimFunc: a kernel of these roles
+``consumers``          what the producer and each consumer do, and in which order
 """
