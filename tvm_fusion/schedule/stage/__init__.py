@@ -3,6 +3,5 @@
 ``emit``      each distinct group once, by the template that claimed it
 ``guard``     a rule that fails costs its kernel only
 ``install``   calls of groups become calls of PrimFuncs; constants packed at compile time
-``gather``    packing that only moves elements, by numpy
 ``launches``  launches of a PrimFunc, counted
 """

@@ -1,10 +1,10 @@
 """Vectors of results whose innermost dimension is of one element."""
 
 from group_kernels import CUDA, check, group
-from tvm_fusion.schedule.contraction.tile.results.results.vectors import result_vectors
 
 from tests.schedule.contraction.window_graphs import op, partitioned
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.tile.results.vectors import result_vectors
 
 TEMPLATE = GpuContraction()
 HEADS, DEPTH, WINDOW = 2, 32, 5

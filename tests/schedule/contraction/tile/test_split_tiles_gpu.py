@@ -7,7 +7,6 @@ import pytest
 from group_kernels import CUDA, arrays, check, close, compiles_for_cuda, group, run, tensor
 from split_products import columns, gated, rotated, rotated_reference
 from tvm import relax, tirx
-from tvm_fusion.schedule.contraction.tile.results.results.vectors import result_vectors
 
 from tests.schedule.contraction.gemm_graphs import changed, with_numbers
 from tvm_fusion.core.contract.template import Refusal
@@ -17,6 +16,7 @@ from tvm_fusion.schedule.contraction.mma.default import tile_gemm_config
 from tvm_fusion.schedule.contraction.mma.kernel import tile_gemm_gpu
 from tvm_fusion.schedule.contraction.problem.sum_of_products import analyse
 from tvm_fusion.schedule.contraction.tile.config import TileGemmConfig
+from tvm_fusion.schedule.contraction.tile.results.vectors import result_vectors
 from tvm_fusion.schedule.contraction.wgmma.config import WgmmaConfig
 from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
 from tvm_fusion.schedule.contraction.wgmma.space import wgmma_config, wgmma_configs
