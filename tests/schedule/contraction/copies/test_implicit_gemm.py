@@ -7,13 +7,13 @@ import pytest
 from group_kernels import CUDA, cuda_kernel, group, tensor
 from nvcc import machine_code, needs_nvcc
 from tvm import relax
-from tvm_fusion.schedule.contraction.tile.operand.tile.tile import OperandTile
 
 from tests.schedule.contraction.conv_graphs import NHWC, convolution, laid_out, launched
 from tests.schedule.contraction.gemm_graphs import changed
 from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.schedule.contraction.copies.implicit_gemm import ImplicitGemm
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.tile.operand.tile import OperandTile
 from tvm_fusion.schedule.contraction.tile.results.vectors import (
     ResultVectors,
     result_vectors,

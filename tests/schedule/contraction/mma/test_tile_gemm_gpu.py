@@ -16,7 +16,6 @@ from group_kernels import (
 )
 from nvcc import machine_code, needs_nvcc
 from tvm import relax, tirx
-from tvm_fusion.schedule.contraction.tile.operand.tile.tile import OperandTile
 
 from tests.schedule.contraction.gemm_graphs import (
     changed,
@@ -35,6 +34,7 @@ from tvm_fusion.schedule.contraction.mma.kernel import tile_gemm_gpu
 from tvm_fusion.schedule.contraction.mma.space import tile_gemm_configs
 from tvm_fusion.schedule.contraction.mma.split_k_workspace import split_k_kernels
 from tvm_fusion.schedule.contraction.tile.config import TileGemmConfig
+from tvm_fusion.schedule.contraction.tile.operand.tile import OperandTile
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 
 pytestmark = pytest.mark.slow_beyond(2)

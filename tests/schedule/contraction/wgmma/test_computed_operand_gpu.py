@@ -7,10 +7,10 @@ from emulator.memory import EmulationError
 from group_kernels import CUDA, close, group, run
 from quantised_products import inputs_of, int4, int8
 from tvm import tirx
-from tvm_fusion.schedule.contraction.tile.operand.tile.tile import is_dequantized
 
 from tests.schedule.contraction.gemm_graphs import changed, contraction_of, product, with_numbers
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.tile.operand.tile import is_dequantized
 from tvm_fusion.schedule.contraction.tile.shape import REGISTER_FILE
 from tvm_fusion.schedule.contraction.wgmma import stages as wgmma_stages
 from tvm_fusion.schedule.contraction.wgmma.computed_operand import ComputedTile
