@@ -1,11 +1,13 @@
 import os
 import resource
+import signal
+import tempfile
 import time
 
 import pytest
 
 from benchmarks.workers import Worker
-from tvm_fusion.measure.isolate import is_readable, isolated
+from tvm_fusion.measure.isolate import Failed, is_readable, isolated
 from tvm_fusion.tuning.candidate_bench import measure
 
 LIMIT = 1024  # of select.select
@@ -49,6 +51,24 @@ def test_functions_and_workers_are_asked_then():
     worker.send("here")
     assert worker.line(600) == "here"
     worker.close()
+
+
+def test_killed_processes_leave_no_temporary_folders(tmp_path):
+    code = "import tempfile; print(tempfile.mkdtemp(), flush=True); input()"
+    worker = Worker("-c", code, environment={})
+    made = [worker.line(600), isolated(tempfile.mkdtemp, seconds=600)]
+    assert os.path.exists(made[0])
+    worker.close()
+    told = tmp_path / "told"
+
+    def make_and_die():
+        told.write_text(tempfile.mkdtemp())
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(Failed, match="SIGKILL"):
+        isolated(make_and_die)
+    made.append(told.read_text())
+    assert not any(map(os.path.exists, made))
 
 
 def test_it_waits_no_longer_than_asked():
