@@ -57,7 +57,8 @@ def test_a_weight_along_k_has_the_columns_and_slices_of_least_time(sizes):
 
     program = group(params, body, CUDA).program
     chosen = skinny_gemm_config(analyse(program, inlined(program)), CUDA.device)
-    assert chosen.tile.is_k_contiguous and not chosen.cp_async_stages
+    assert chosen.tile.is_k_contiguous
+    assert not chosen.cp_async_stages
 
     def clocks(columns, slices_k, threads_n, stages):
         tile = next(t for t in fewer_columns(chosen.tile) if t.n == columns)

@@ -104,7 +104,7 @@ def _of_least_time(start: GemvConfig, device: Device) -> GemvConfig | None:
         if slices_k > max(steps, LANES) or (vectors > MOST_VECTORS and tile.vectors > 1):
             continue
         threads_n = max(1, THREADS_ALONG_K // slices_k)
-        stages = max(1, min(IN_FLIGHT_ALONG_K // vectors, -(-steps // slices_k)))
+        stages = max(1, min(IN_FLIGHT_ALONG_K // vectors, steps // slices_k))
         shape = replace(start, tile=tile, threads_n=threads_n, slices_k=slices_k, stages=stages)
         if shape.holds_heads(device.clusters) and shape.threads <= (
             device.max_threads_per_block or 1024
