@@ -20,7 +20,7 @@ PASSES = {
     "position_masks": "attention compares positions instead of reading a shared mask, on CPUs",
     "rounded_activations": "products with packed weights read activations of int8, on CPUs",
     "peer_sums": "small sums over workers, with residual and norm, are kernels over peers' memory",
-    "narrow_weights": "bytes and tfloat32 of a constant matrix lie along K for tensor cores",
+    "weights_along_k": "constant matrices lie along K where tensor cores or GEMV read them so",
 }
 
 

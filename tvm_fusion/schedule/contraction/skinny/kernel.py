@@ -59,7 +59,7 @@ def skinny_gemm_gpu(
     Parameters
     ----------
     loads_early
-        Whether a cp.async pipeline of B begins before all kernels before have ended.
+        Whether B is loaded before all kernels before have ended.
     """
     slices, width = (index(size) for size in config.partials_shape)
     dtype, is_folded = config.contraction.dtype, config.folded_slices < config.shared_slices
