@@ -11,7 +11,6 @@ from tvm import ir, relax
 from .egraph.head import operands
 from .nonfinite import ALL, NONE, ZERO, NonFinite, asked
 
-
 _PAIRS = frozenset(f"relax.{n}" for n in ("power", "add", "subtract", "maximum", "minimum"))
 
 
