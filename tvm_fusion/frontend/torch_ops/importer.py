@@ -16,7 +16,7 @@ from tvm.relax.frontend.torch import exported_program_translator as translator
 
 from ...core.names.source import Recorder
 from ...errors import UserError
-from ..half.intermediates import narrowed, rounds_between
+from ..half.intermediates import WIDE, narrowed, rounds_between, wide_dtype
 from ..reasons import reason_in_words
 from ..registry import Unsupported
 from ..tensor_types import HALF, dtype_of
@@ -167,16 +167,17 @@ class Importer(translator.ExportedProgramImporter):
         return call, result
 
     def _rounded_once(self, call: Call, convert: Convert) -> tuple[Call, Any]:
-        """Convert, again in float32 where the results of half types are rounded in between."""
+        """Convert, again in a wider type where results of half types are rounded in between."""
         narrow = convert(call)
         is_list = isinstance(narrow, list | tuple)
         results = [self._variable(x) for x in (narrow if is_list else [narrow])]
         given = self._retrieve_args(list(call.given.values()))
         if not any(dtype_of(x) in HALF for x in results):
             return call, narrow
-        if not rounds_between(results, self.block_builder, given):
+        dtype = wide_dtype(call.node.target.__name__.partition(".")[0], given)
+        if dtype == WIDE and not rounds_between(results, self.block_builder, given):
             return call, results if is_list else results[0]
-        call = WideCall(call.node, self)
+        call = WideCall(call.node, self, dtype)
         again = convert(call)
         again = [self._variable(x) for x in (again if is_list else [again])]
         emit = self.block_builder.emit
