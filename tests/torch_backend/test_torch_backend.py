@@ -2,6 +2,7 @@
 
 import copy
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -148,6 +149,24 @@ def test_a_cache_is_written_at_one_position():
 
     calls = [(torch.randn(2, 1, 4), torch.tensor([i])) for i in (0, 1, 5)]
     assert_runs_alike(Step(), *calls)
+
+
+def test_a_call_is_little_python():
+    """A small model takes as long as what is called around its kernels."""
+    program, x = compiled(nn.Linear(8, 8)), torch.randn(4, 8)
+    program(x)
+    called = []
+
+    def profile(frame, event, _argument):
+        if event == "call" and "/tvm_fusion/" in frame.f_code.co_filename:
+            called.append(frame.f_code.co_name)
+
+    sys.setprofile(profile)
+    try:
+        program(x)
+    finally:
+        sys.setprofile(None)
+    assert len(called) <= 20, called
 
 
 def test_under_inference_mode():
