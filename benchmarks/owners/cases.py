@@ -24,7 +24,7 @@ RULES = {
     "join_matmuls": "JoinMatmuls",
     "transposed_phases": "TransposedConvByPhases",
     "norm_statistics": "NormStatistics",
-    "narrow_weights": "TransposeNarrowWeights",
+    "weights_along_k": "TransposeWeights",
     "peer_sums": "PeerSums",
     "rounded_activations": "RoundedActivations",
 }

@@ -101,7 +101,7 @@ REASONS: dict[str, dict[str, Reason]] = {
         "RoundedActivations": Reason(
             "benchmarks/nbits/README.md", "activations of int8 beside packed weights, on CPUs"
         ),
-        "TransposeNarrowWeights": Reason(
+        "TransposeWeights": Reason(
             "benchmarks/gpu/narrow_products.py", "weights of bytes and float8"
         ),
     },

@@ -30,7 +30,7 @@ from .norms.statistics import NormStatistics
 from .products.batch_matmuls import BatchMatmuls
 from .products.join_matmuls import JoinMatmuls
 from .products.transposed_phases import TransposedConvByPhases
-from .products.weight_layout import TransposeNarrowWeights
+from .products.weight_layout import TransposeWeights
 from .recompose.recompose import Recompose
 from .search.dnnfusion_search import GreedyEquivalents
 from .search.judge import Choose, Judge, always
@@ -117,7 +117,7 @@ class Rewrite:
             "transposed_phases": TransposedConvByPhases,
             "batch_matmuls": BatchMatmuls,
             "join_matmuls": JoinMatmuls,
-            "narrow_weights": lambda _: TransposeNarrowWeights(),
+            "weights_along_k": lambda _: TransposeWeights(),
             "norm_statistics": lambda _: NormStatistics(),
             "rounded_activations": lambda _: RoundedActivations(),
         }

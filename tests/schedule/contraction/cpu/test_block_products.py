@@ -14,7 +14,7 @@ from tvm_fusion.schedule.contraction.cpu.blocks.floats import FloatBlocks
 from tvm_fusion.schedule.contraction.cpu.config import FEW
 from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
 from tvm_fusion.schedule.instructions.table import find
-from tvm_fusion.schedule.stage.pack import Packer
+from tvm_fusion.schedule.stage.install import Packer
 
 pytestmark = pytest.mark.slow_beyond(2)
 

@@ -25,7 +25,7 @@ from ....instructions.table import find
 from ....instructions.tiles import TILE_ROWS, keep_extents
 from ...problem.gemm_view import GemmView
 from ..blocking import Blocking
-from ..operand_b import OperandB, Panel
+from ..operands.b import OperandB, Panel
 from ..tile_product import MOST_WORDS, TileProduct
 from .product import BlockProduct, bound
 from .weights import BlockWeights
