@@ -175,9 +175,9 @@ def render(record: dict[str, Any]) -> str:
     headings = ["model", "layers", "words", "target", "prefill", "PyTorch", "decode", "PyTorch"]
     headings += ["parameters (MB)", "stored (MB)", "of one function (MB)", "caches (MB)"]
     headings += ["export (s)", "compile (s)"]
-    lines += table(headings, map(_row, record.get("models", [])))
+    if "models" in record:
+        lines += [*table(headings, map(_row, record["models"])), ""]
     lines += [
-        "",
         "Weights in blocks of a GGUF file, activations rounded to int8 in blocks, beside llama.cpp"
         " as built for the machine: tokens per second by the median of turns, of one thread in its"
         " CPU time; steps of `decode` are the least of some, behind the first prompt. The error is"

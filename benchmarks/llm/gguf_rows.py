@@ -14,7 +14,7 @@ import torch
 import tvm_fusion
 from tvm_fusion.frontend import gguf
 
-from .llama_cpp import LlamaCpp, write
+from .llama_peer import LlamaCpp, write
 from .models import model_of
 
 ROUNDS, STEPS = 7, 16

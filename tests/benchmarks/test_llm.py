@@ -24,7 +24,7 @@ def test_the_ratio_says_who_is_faster(theirs, cells):
 
 
 def test_a_python_without_llama_cpp_measures_nothing(monkeypatch, tmp_path):
-    from benchmarks.llm.llama_cpp import LlamaCpp
+    from benchmarks.llm.llama_peer import LlamaCpp
 
     monkeypatch.setenv("LLAMA_CPP_PYTHON", "false")
     with LlamaCpp(tmp_path / "none.gguf", 1, 64, 64) as peer:
