@@ -26,7 +26,6 @@ RULES = {
     "norm_statistics": "NormStatistics",
     "weights_along_k": "TransposeWeights",
     "peer_sums": "PeerSums",
-    "position_masks": "PositionMasks",
     "rounded_activations": "RoundedActivations",
 }
 

@@ -29,7 +29,6 @@ from .constants_aside import with_constants_aside
 from .norms.statistics import NormStatistics
 from .products.batch_matmuls import BatchMatmuls
 from .products.join_matmuls import JoinMatmuls
-from .products.position_masks import PositionMasks
 from .products.transposed_phases import TransposedConvByPhases
 from .products.weight_layout import TransposeWeights
 from .recompose.recompose import Recompose
@@ -120,7 +119,6 @@ class Rewrite:
             "join_matmuls": JoinMatmuls,
             "weights_along_k": lambda _: TransposeWeights(),
             "norm_statistics": lambda _: NormStatistics(),
-            "position_masks": lambda _: PositionMasks(),
             "rounded_activations": lambda _: RoundedActivations(),
         }
         yield from ((name, make) for name, make in found.items() if name not in without)
