@@ -117,9 +117,9 @@ _ALONG_K = {
 
 
 def _heads_apart() -> None:
-    from tvm_fusion.schedule.contraction.problem import epilogue_proposals
+    from tvm_fusion.schedule.contraction.problem.epilogue import proposals
 
-    epilogue_proposals.is_head_sum = lambda _: False
+    proposals.is_head_sum = lambda _: False
 
 
 # What the compiler is made to choose, to see that it chooses well.

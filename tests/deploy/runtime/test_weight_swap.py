@@ -1,4 +1,4 @@
-"""Weights beside the library: mapped, and replaceable by others of the same shapes."""
+"""Weights next to the library: mapped, and replaceable by others of the same shapes."""
 
 import shutil
 

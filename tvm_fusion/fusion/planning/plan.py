@@ -212,6 +212,10 @@ def reasons(
 
 
 def _verdict(edge: Edge, partition: Partition, refused: Refused, cost: CostModel) -> Decision:
+    reader = partition.block_of[edge.consumer]
+    if not reader.is_opaque and reader.claim.launches == 0:
+        sentence = f"{edge.consumer.name} needs no kernel: this one stores its part of it."
+        return _accepted(edge, "stored_in_place", sentence)
     decision = _refused([edge.producer, edge.consumer], partition, refused)
     if decision is not None:
         return decision

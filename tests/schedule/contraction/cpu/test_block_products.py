@@ -12,7 +12,7 @@ from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.cpu.blocks.bytes import ByteBlocks
 from tvm_fusion.schedule.contraction.cpu.blocks.floats import FloatBlocks
 from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
-from tvm_fusion.schedule.stage.pack import Packer
+from tvm_fusion.schedule.stage.install import Packer
 
 pytestmark = pytest.mark.slow_beyond(2)
 

@@ -83,7 +83,7 @@ Schema 2
     What did not go the usual way; the fields of :class:`tvm_fusion.core.decisions.Decision`, and
     ``archs`` where it was so for some of several architectures alone.
 ``libraries``
-    TVM's runtime libraries beside ``tvm_runtime`` whose packed functions the code calls:
+    TVM's runtime libraries besides ``tvm_runtime`` whose packed functions the code calls:
     ``tvm_runtime_extra`` or none.
 ``packed_functions``
     Names of packed functions that are the application's own: registered before the artifact is

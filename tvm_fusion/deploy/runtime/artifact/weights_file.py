@@ -1,4 +1,4 @@
-"""The weights beside the library: written once, mapped into memory, replaceable. Imports no TVM."""
+"""Weights next to the library: written once, mapped into memory, replaceable. Imports no TVM."""
 
 from __future__ import annotations
 

@@ -37,9 +37,9 @@ from .blocking import (
 from .blocks.choice import block_blocking, block_product, tile_blocks
 from .blocks.product import BlockProduct
 from .blocks.weights import is_packable
-from .computed_a import computed_parts
 from .dot_products import WordProduct, dot_product
-from .packed_weights import packable
+from .operands.computed_a import computed_parts
+from .operands.packed_weights import packable
 from .ragged_rows import RaggedTasks, ragged_tasks
 from .tile_blocking import default_tile_blocking, tile_blockings
 from .tile_product import tile_product

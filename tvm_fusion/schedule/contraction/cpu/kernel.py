@@ -41,17 +41,17 @@ from ....core.tir.loops import (
 from ....program.program import Program
 from ...cpu.schedule import pays_threads
 from ...elementwise.cpu import ElementwiseCpuConfig, maps_cpu
-from ..problem.packing_function import PackedConstant, packed_kernel
+from ..problem.functions.packing import PackedConstant, packed_kernel
 from .blocks.tile_operands import UnpackedTiles
 from .blocks.weights import BlockWeights
-from .computed_a import ComputedA, computed_parts
 from .config import FEW, CpuGemmConfig
-from .half_operands import WidenedB, is_half
-from .operand_a import DirectA, NormalizedA, OperandA, RowBlock
-from .operand_b import CopiedB, DirectB, OperandB, Panel, by_columns
-from .packed_weights import PackedB
+from .operands.a import DirectA, NormalizedA, OperandA, RowBlock
+from .operands.b import CopiedB, DirectB, OperandB, Panel, by_columns
+from .operands.computed_a import ComputedA, computed_parts
+from .operands.halves import WidenedB, is_half
+from .operands.packed_weights import PackedB
+from .operands.tiles import NormalizedTileRows, tile_rows
 from .tile import GemmTile
-from .tile_operands import NormalizedTileRows, tile_rows
 from .tile_product import TileProduct
 
 

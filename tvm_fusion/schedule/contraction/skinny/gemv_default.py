@@ -33,7 +33,7 @@ BLOCKS_OF_THREADS_N, LEAST_THREADS_N = {8: 128, 4: 96}, 2
 THREADS_IN_FLIGHT = 1 << 18  # as many as a large device holds at once
 LEAST_THREADS = 256
 UNROLL_ACCUMULATORS = 64  # with more than half as many, fewer tiles are loaded at once
-OTHER_REGISTERS = 40  # of a thread, beside accumulators
+OTHER_REGISTERS = 40  # of a thread, besides accumulators
 NORM_BYTES = 8 * 1024
 # Of the cp.async pipeline: with more stages or memory, fewer blocks fit a multiprocessor; grids of
 # more threads have enough bytes in flight without.

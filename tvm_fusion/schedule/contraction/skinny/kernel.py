@@ -38,8 +38,8 @@ from ....core.tir.loops import (
 )
 from ....program.program import Program
 from ...gpu.launch import min_blocks_per_sm
-from ..problem.fuse_epilogue import store_results
-from ..tile.concat_parts import ConcatParts
+from ..problem.epilogue.fuse import store_results
+from ..tile.results.concat_parts import ConcatParts
 from .gemv_config import GemvConfig
 from .gemv_mainloop import GemvMainloop
 from .head_sums import HeadSums

@@ -21,10 +21,10 @@ from .....core.tir.expressions import load, loads
 from .....core.tir.loops import ceildiv, constant, index, prefetch, substitute
 from .....program.stage import Axis
 from ...problem.block_quantized import BlockQuantized, Factor
+from ...problem.functions.packing import Reordered
 from ...problem.gemm_view import GemmView
-from ...problem.packing_function import Reordered
 from ...problem.sum_of_products import SumOfProducts
-from ..operand_b import OperandB, Panel
+from ..operands.b import OperandB, Panel
 
 _WORD, _GROUP, _BYTE = 32, 4, 8  # bits of a word, its bytes, and their bits
 LOW_HALVES = 0x0F0F0F0F
