@@ -141,6 +141,38 @@ class ConcatOfUnary(_Pieces):
         return None
 
 
+class UnaryOfConcat(Law):
+    """f(concat(a, b, axis)) = concat(f(a), f(b), axis): kernels store what they compute of it."""
+
+    name = "unary_of_concat"
+    before = unary(concat(a, b))
+
+    def find(self, graph: EGraph, number: int) -> Iterator[Match]:
+        """Yield functions of concatenations of a class."""
+        for node in tuple(graph[number].nodes):
+            if node.head.name not in _UNARY:
+                continue
+            for source in tuple(graph[node.operands[0]].nodes):
+                if source.head.name == "relax.concat":
+                    bound = {f"piece{i}": o for i, o in enumerate(source.operands)}
+                    yield Match(graph, number, {"f": node.head, "axis": source.head, **bound})
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse a single input."""
+        if len(_pieces(match)) > 1:
+            return None
+        return Refusal("one_input", "The concat has one input.")
+
+    def rewrite(self, match: Match) -> int | None:
+        """Join last."""
+        head = match.head("f")
+        found = [match.graph.add(head, [piece], self.name) for piece in _pieces(match)]
+        pieces = [piece for piece in found if piece is not None]
+        if len(pieces) < len(found):
+            return None
+        return _joined(match.graph, pieces, axis_of(match.head("axis")), self.name)
+
+
 class SliceOfConcat(Law):
     """strided_slice(concat(a, b, axis), at) = a slice of the pieces that it touches."""
 
@@ -265,4 +297,5 @@ LAWS: tuple[Law, ...] = (
     ConcatOfSlices(),
     SliceOfConcat(),
     ConcatOfUnary(),
+    UnaryOfConcat(),
 )

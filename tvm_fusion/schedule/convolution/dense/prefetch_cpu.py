@@ -113,7 +113,7 @@ class TilePrefetch:
         first_k: ir.Expr,
         place: Callable[[ir.Expr, ir.Expr], dict[ir.Var, ir.Expr]],
     ) -> list[tirx.Stmt]:
-        """Prefetch what the results of a tile read beside its sums.
+        """Prefetch what the results of a tile read besides its sums.
 
         Parameters
         ----------
