@@ -108,9 +108,9 @@ _GEMVS = {  # tiles along N where there are so many blocks; threads; stages
 
 
 def _heads_apart() -> None:
-    from tvm_fusion.schedule.contraction.problem import epilogue_proposals
+    from tvm_fusion.schedule.contraction.problem.epilogue import proposals
 
-    epilogue_proposals.is_head_sum = lambda _: False
+    proposals.is_head_sum = lambda _: False
 
 
 # What the compiler is made to choose, to see that it chooses well.

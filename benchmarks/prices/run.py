@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.workers import Worker
-from tvm_fusion.tuning.candidate_bench.clock import Clock
 from tvm_fusion.tuning.candidate_bench.tensors import Draw, Runtime, difference
+from tvm_fusion.tuning.candidate_bench.worker import Clock
 
 INDEX = "index.json"
 GROUP_SECONDS = 60.0  # until a group counts as hanging

@@ -86,6 +86,7 @@ COMMAND_LINES = {
     "cpu_half": None,
     "cpu_half.gemm": None,
     "cpu_half.run": None,
+    "cpu_half.whole": None,
     "qdq": "test_qdq.py",
     "qdq.run": "test_qdq.py",
     "held_out": None,

@@ -26,6 +26,7 @@ from ..cost import CostModel
 from .leftover_pairs import LeftoverPairs
 from .merge import Merger, largest_terms, not_convex, titles
 from .partition import Block, Partition
+from .position_masks import PositionMasks
 from .recompute import widens
 from .views import trimmed, view_paths
 
@@ -68,6 +69,7 @@ class _Planner:
     def __init__(self, graph: Graph, book: ClaimBook) -> None:
         self._graph = graph
         self._book = book
+        self._masks = PositionMasks(graph, book.device)
         self._partition = Partition(graph)
         self._merger = Merger(self._partition, book)
         self._grown: set[Block] = set()
@@ -85,6 +87,7 @@ class _Planner:
         """Take the proposals of templates that save most, as blocks to begin with."""
         for block in accepted_proposals(self._graph, templates, self._partition, self._merger):
             self._partition.replace(block)
+        self._masks.share_again(self._partition)
 
     # Seeds ---------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from ...core.constants.numpy_types import numpy_dtype
 from ...core.contract.template import Refusal
 from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import constants, function, tensors
-from ..nonfinite import ALL, INFINITE, NAN, PLUS
+from ..nonfinite import ALL, INFINITE, NAN, PLUS, ZERO
 from .conditions import OnFloats, all_of, floating, nonnegative
 
 a, b = tensors("a b")
@@ -87,8 +87,8 @@ def _logarithm_of_quotient(match: Match) -> Refusal | None:
 
 
 LAWS: tuple[Law, ...] = (
-    Equation("logarithm_of_exponential", log(exp(a)), a, floating, changes=INFINITE),
-    Equation("exponential_of_logarithm", exp(log(a)), a, floating, changes=NAN | PLUS),
+    Equation("logarithm_of_exponential", log(exp(a)), a, floating, changes=INFINITE | ZERO),
+    Equation("exponential_of_logarithm", exp(log(a)), a, floating, changes=NAN | PLUS | ZERO),
     # Where both exponentials are finite a + b does not overflow, but to -inf, whose exp is 0.
     Equation("multiply_exponentials", exp(a) * exp(b), exp(a + b), floating, changes=NAN | PLUS),
     DivideExponentials(),
@@ -102,7 +102,7 @@ LAWS: tuple[Law, ...] = (
         changes=PLUS,
     ),
     Equation("logarithm_of_root", log(sqrt(a)), log(a) * 0.5, floating),
-    Equation("logarithm_of_reciprocal", log(1 / a), -log(a), floating, changes=ALL),
+    Equation("logarithm_of_reciprocal", log(1 / a), -log(a), floating, changes=ALL | ZERO),
     # Refuses negative bases: an even power has a logarithm, its base has none.
     Equation(
         "logarithm_of_power",

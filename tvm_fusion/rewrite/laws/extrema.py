@@ -9,7 +9,7 @@ from ..egraph.facts.axes import ORDERS, renamed
 from ..egraph.facts.extents import is_float, is_integer
 from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import function, one_of, tensors
-from ..nonfinite import NAN
+from ..nonfinite import NAN, ZERO
 from .reductions import PullOut, differ
 
 a, b, s = tensors("a b s")
@@ -65,6 +65,7 @@ class ExtremumOfScaled(_Ordered):
     name = "extremum_of_scaled"
     before = reduce(a * s)
     after = reduce(a) * s
+    changes = NAN | ZERO
     outer = "multiply"
 
     def check(self, match: Match) -> Refusal | None:
@@ -144,7 +145,7 @@ LAWS: tuple[Law, ...] = (
         reduce(increasing(a)),
         increasing(reduce(a)),
         _extremum_of_increasing,
-        changes=NAN,
+        changes=NAN | ZERO,
     ),
     MaxOfNegative(),
     MinOfNegative(),

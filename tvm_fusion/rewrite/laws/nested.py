@@ -18,6 +18,7 @@ from ..egraph.facts.extents import (
 )
 from ..egraph.law import Law, Match
 from ..egraph.pattern import function, one_of, tensors
+from ..nonfinite import ZERO
 
 (a,) = tensors("a")
 _NAMES = (*LINEAR, *ORDERS, "prod")
@@ -68,6 +69,7 @@ class UnitAxes(Law):
     name = "unit_axes"
     before = once(a)
     after = reshape(a)
+    changes = ZERO  # sums begin at 0
 
     def check(self, match: Match) -> Refusal | None:
         ty = match.type("a")
@@ -87,6 +89,7 @@ class ReduceOfBroadcast(Law):
     name = "reduce_of_broadcast"
     before = one_of("reduce", *LINEAR, *ORDERS)(broadcast(a))
     after = function("relax.broadcast_to", "result")(one_of("reduce", *LINEAR, *ORDERS)(a))
+    changes = ZERO
 
     def check(self, match: Match) -> Refusal | None:
         ty = match.type("a")

@@ -13,7 +13,7 @@ from ...core.constants.numpy_types import numpy_dtype
 from ...core.contract.template import Refusal
 from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import constants, function, one_of, tensors
-from ..nonfinite import ALL, NAN
+from ..nonfinite import ALL, NAN, ZERO
 from .conditions import all_of, floating, nonnegative, signed, without_nan
 
 a, b, c = tensors("a b c")
@@ -115,7 +115,9 @@ LAWS: tuple[Law, ...] = (
     ),
     ClipAsMaximum(),
     ClipOfConstants(),
-    Equation("relu_as_maximum", function("relax.nn.relu")(a), maximum(a, 0), both=True),
+    Equation(
+        "relu_as_maximum", function("relax.nn.relu")(a), maximum(a, 0), both=True, changes=ZERO
+    ),
     Equation(
         "order_of_sums", choose(a + c, b + c), choose(a, b) + c, floating, both=True, changes=ALL
     ),
@@ -125,7 +127,7 @@ LAWS: tuple[Law, ...] = (
         choose(a * c, b * c),
         choose(a, b) * c,
         lambda match: all_of(floating(match), nonnegative(match, "c")),
-        changes=NAN,
+        changes=NAN | ZERO,
     ),
     # Refuses a divisor that may turn the order round.
     Equation(
@@ -133,18 +135,18 @@ LAWS: tuple[Law, ...] = (
         choose(a / c, b / c),
         choose(a, b) / c,
         lambda match: all_of(floating(match), nonnegative(match, "c")),
-        changes=NAN,
+        changes=NAN | ZERO,
     ),
     Equation(
         "order_of_increasing",
         choose(rises(a), rises(b)),
         rises(choose(a, b)),
         _order_of_increasing,
-        changes=NAN,
+        changes=NAN | ZERO,
     ),
     Equation("maximum_of_negatives", maximum(-a, -b), -minimum(a, b), floating, both=True),
     Equation("minimum_of_negatives", minimum(-a, -b), -maximum(a, b), floating, both=True),
-    Equation("maximum_of_negative", maximum(a, -a), absolute(a), signed),
+    Equation("maximum_of_negative", maximum(a, -a), absolute(a), signed, changes=ZERO),
     Equation("sum_of_both", maximum(a, b) + minimum(a, b), a + b),
     Equation("product_of_both", maximum(a, b) * minimum(a, b), a * b),
     Equation("difference_of_both", maximum(a, b) - minimum(a, b), absolute(a - b), floating),

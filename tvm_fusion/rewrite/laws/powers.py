@@ -10,7 +10,7 @@ from tvm import relax
 from ...core.contract.template import Refusal
 from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import constants, function, tensors
-from ..nonfinite import ALL, PLUS
+from ..nonfinite import ALL, PLUS, ZERO
 from .conditions import all_of, floating, nonnegative, representable
 
 a, b = tensors("a b")
@@ -23,7 +23,7 @@ class PowerAsProducts(Law):
 
     name = "power_as_products"
     before = power(a, k)
-    changes = PLUS  # of minus infinity, whose root is NaN
+    changes = PLUS | ZERO  # of minus infinity, whose root is NaN, and of -0
 
     def check(self, match: Match) -> Refusal | None:
         """Refuse exponents that need more than two products."""
@@ -117,7 +117,7 @@ LAWS: tuple[Law, ...] = (
         a * power(a, k),
         power(a, k + 1),
         lambda match: all_of(floating(match), _exact(match, "k")),
-        changes=ALL,
+        changes=ALL | ZERO,
     ),
     Equation(
         "power_of_power", power(power(a, k), l), power(a, k * l), _power_of_power, changes=ALL

@@ -8,7 +8,7 @@ from ...core.contract.template import Refusal
 from ..egraph.facts.extents import magnitudes
 from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import constants, number, tensors
-from ..nonfinite import ALL, INFINITE, NAN, NONE, NonFinite
+from ..nonfinite import ALL, INFINITE, NAN, NONE, ZERO, NonFinite
 from .conditions import Careful, floating, representable, sum_overflows
 
 a, b, c = tensors("a b c")
@@ -37,8 +37,8 @@ def _opposite_factors(match: Match) -> NonFinite:
     """Tell of factors with which products of one infinity cancel."""
     first, second = match.value("k"), match.value("l")
     if first is None or second is None:
-        return ALL
-    return NONE if (np.sign(first) * np.sign(second) > 0).all() else ALL
+        return ALL | ZERO
+    return NONE if (np.sign(first) * np.sign(second) > 0).all() else ALL | ZERO
 
 
 class Factor(Careful, Equation):
@@ -47,7 +47,7 @@ class Factor(Careful, Equation):
 
 LAWS: tuple[Law, ...] = (
     Equation("neutral_multiply", a * 1, a),
-    Equation("absorb_multiply", a * 0, number(0), changes=NAN),
+    Equation("absorb_multiply", a * 0, number(0), changes=NAN | ZERO),
     Equation("multiply_by_minus_one", a * -1, -a),
     # Refuses a product of constants that overflows, or loses digits.
     Equation(
@@ -59,9 +59,9 @@ LAWS: tuple[Law, ...] = (
     ),
     # One of the factors is a number: nothing new can overflow, since |b + 1| <= 2 max(|b|, 1), and
     # where b + 1 cancels so does the original.
-    Equation("factor_one", a + a * b, a * (b + 1), changes=ALL),
-    Equation("factor_one_minus", a - a * b, a * (1 - b), changes=ALL),
-    Equation("factor_minus_one", a * b - a, a * (b - 1), changes=ALL),
+    Equation("factor_one", a + a * b, a * (b + 1), changes=ALL | ZERO),
+    Equation("factor_one_minus", a - a * b, a * (1 - b), changes=ALL | ZERO),
+    Equation("factor_minus_one", a * b - a, a * (b - 1), changes=ALL | ZERO),
     # Refuses a sum of constants that overflows.
     Equation(
         "gather_factors",

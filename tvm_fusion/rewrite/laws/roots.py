@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..egraph.law import Equation, Law
 from ..egraph.pattern import function, tensors
-from ..nonfinite import NAN, PLUS
+from ..nonfinite import NAN, PLUS, ZERO
 from .conditions import all_of, floating, nonnegative
 
 a, b = tensors("a b")
@@ -17,7 +17,7 @@ square, absolute = function("relax.square"), function("relax.abs")
 
 
 LAWS: tuple[Law, ...] = (
-    Equation("square_root_twice", sqrt(a) * sqrt(a), a, floating, changes=NAN),
+    Equation("square_root_twice", sqrt(a) * sqrt(a), a, floating, changes=NAN | ZERO),
     Equation("root_of_square", sqrt(a * a), absolute(a), floating, changes=PLUS),
     # Nearer to 1 than a * b, so that nothing overflows; it pays where a root is simple.
     # Refuses factors that may both be negative.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...core.contract.template import Refusal
 from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import constants, function, one_of, tensors
+from ..nonfinite import ZERO
 from .conditions import without_nan
 from .order import INCREASING
 
@@ -38,33 +39,43 @@ LAWS: tuple[Law, ...] = (
         where(less(a, b), a, b),
         minimum(a, b),
         lambda match: without_nan(match, "a"),
+        changes=ZERO,
     ),
     Equation(
         "choose_larger",
         where(less(a, b), b, a),
         maximum(a, b),
         lambda match: without_nan(match, "b"),
+        changes=ZERO,
     ),
     Equation(
         "choose_smaller_or_equal",
         where(less_equal(a, b), a, b),
         minimum(a, b),
         lambda match: without_nan(match, "a"),
+        changes=ZERO,
     ),
     Equation(
         "choose_larger_or_equal",
         where(less_equal(a, b), b, a),
         maximum(a, b),
         lambda match: without_nan(match, "b"),
+        changes=ZERO,
     ),
     Equation("choose_by_both", where(p, where(q, a, b), b), where(both(p, q), a, b)),
     Equation("choose_by_either", where(p, a, where(q, a, b)), where(either(p, q), a, b)),
     Equation("choose_operand", where(p, unary(a), unary(b)), unary(where(p, a, b))),
     Equation(
-        "choose_first_operand", where(p, binary(a, c), binary(b, c)), binary(where(p, a, b), c)
+        "choose_first_operand",
+        where(p, binary(a, c), binary(b, c)),
+        binary(where(p, a, b), c),
+        changes=ZERO,
     ),
     Equation(
-        "choose_second_operand", where(p, binary(c, a), binary(c, b)), binary(c, where(p, a, b))
+        "choose_second_operand",
+        where(p, binary(c, a), binary(c, b)),
+        binary(c, where(p, a, b)),
+        changes=ZERO,
     ),
     Equation(
         "choose_constants", unary(where(p, k, l)), where(p, unary(k), unary(l)), _choose_constants
@@ -74,5 +85,6 @@ LAWS: tuple[Law, ...] = (
         "choose_together",
         binary(where(p, a, b), where(p, c, d)),
         where(p, binary(a, c), binary(b, d)),
+        changes=ZERO,  # of maxima
     ),
 )

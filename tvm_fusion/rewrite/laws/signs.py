@@ -8,6 +8,7 @@ from __future__ import annotations
 from ...core.contract.template import Refusal
 from ..egraph.law import Equation, Law, Match
 from ..egraph.pattern import function, one_of, tensors
+from ..nonfinite import ZERO
 from .conditions import floating, nonnegative, signed
 
 a, b = tensors("a b")
@@ -31,8 +32,14 @@ def _even_of_negative(match: Match) -> Refusal | None:
 
 
 LAWS: tuple[Law, ...] = (
-    Equation("absolute_of_nonnegative", absolute(a), a, lambda match: nonnegative(match, "a")),
-    Equation("absolute_of_nonpositive", absolute(a), -a, _absolute_of_nonpositive),
+    Equation(
+        "absolute_of_nonnegative",
+        absolute(a),
+        a,
+        lambda match: nonnegative(match, "a"),
+        changes=ZERO,
+    ),
+    Equation("absolute_of_nonpositive", absolute(a), -a, _absolute_of_nonpositive, changes=ZERO),
     Equation("absolute_twice", absolute(absolute(a)), absolute(a)),
     Equation("multiply_absolutes", absolute(a) * absolute(b), absolute(a * b), floating),
     Equation("divide_absolutes", absolute(a) / absolute(b), absolute(a / b), floating),
@@ -41,9 +48,9 @@ LAWS: tuple[Law, ...] = (
     Equation("absolute_of_difference", absolute(a - b), absolute(b - a), signed),
     Equation("square_of_difference", square(a - b), square(b - a)),
     # Of integers as well: the smallest one is its own opposite.
-    Equation("sign_times_absolute", sign(a) * absolute(a), a),
-    Equation("sign_times_itself", a * sign(a), absolute(a)),
-    Equation("odd_of_negative", odd(-a), -odd(a), floating, both=True),
+    Equation("sign_times_absolute", sign(a) * absolute(a), a, changes=ZERO),
+    Equation("sign_times_itself", a * sign(a), absolute(a), changes=ZERO),
+    Equation("odd_of_negative", odd(-a), -odd(a), floating, both=True, changes=ZERO),
     Equation("even_of_negative", even(-a), even(a), _even_of_negative),
     Equation("round_twice", rounds_again(rounds(a)), rounds(a)),
 )

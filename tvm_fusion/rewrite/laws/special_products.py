@@ -10,7 +10,7 @@ from ..egraph.facts.axes import reduce
 from ..egraph.facts.extents import extents, is_one
 from ..egraph.law import Law, Match
 from ..egraph.pattern import constants, function, tensors
-from ..nonfinite import NAN
+from ..nonfinite import NAN, ZERO
 
 (a,) = tensors("a")
 (k,) = constants("k")
@@ -23,7 +23,7 @@ class TimesIdentity(Law):
     name = "times_identity"
     before = a @ k
     after = a
-    changes = NAN
+    changes = NAN | ZERO
 
     def check(self, match: Match) -> Refusal | None:
         value = match.value("k")
