@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from tvm import relax
 
-from ...core.contract.template import Refusal
-from ..egraph.facts.extents import all_same, extents
-from ..egraph.graph import EGraph
-from ..egraph.head import Head
-from ..egraph.law import Law, Match
-from ..egraph.pattern import tensors
+from ....core.contract.template import Refusal
+from ...egraph.facts.extents import all_same, extents
+from ...egraph.graph import EGraph
+from ...egraph.head import Head
+from ...egraph.law import Law, Match
+from ...egraph.pattern import tensors
 from .convolution import conv, groups_of, layouts
 
 a, b, c = tensors("a b c")

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 
 from tvm import relax
 
-from ...core.contract.template import Refusal
-from ..egraph.graph import EGraph
-from ..egraph.head import Head
-from ..egraph.law import Law, Match
-from ..egraph.pattern import function, one_of, tensors
+from ....core.contract.template import Refusal
+from ...egraph.graph import EGraph
+from ...egraph.head import Head
+from ...egraph.law import Law, Match
+from ...egraph.pattern import function, one_of, tensors
 from .slices import UNARY, Range, extent_of, ranges, sliced
 
 a, b, c = tensors("a b c")

@@ -6,10 +6,10 @@ Which of two zeros a maximum returns is left open.
 
 from __future__ import annotations
 
-from ..egraph.law import Equation, Law
-from ..egraph.pattern import constants, function, tensors
-from ..nonfinite import ZERO
-from .conditions import without_nan
+from ...egraph.law import Equation, Law
+from ...egraph.pattern import constants, function, tensors
+from ...nonfinite import ZERO
+from ..conditions import without_nan
 
 a, b, c = tensors("a b c")
 k, l = constants("k l")  # noqa: E741

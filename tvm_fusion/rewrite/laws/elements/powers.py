@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ...core.contract.template import Refusal
-from ..egraph.law import Equation, Law, Match
-from ..egraph.pattern import constants, function, tensors
-from ..nonfinite import ALL, PLUS, ZERO
-from .conditions import all_of, floating, nonnegative, representable
+from ....core.contract.template import Refusal
+from ...egraph.law import Equation, Law, Match
+from ...egraph.pattern import constants, function, tensors
+from ...nonfinite import ALL, PLUS, ZERO
+from ..conditions import all_of, floating, nonnegative, representable
 
 a, b = tensors("a b")
 k, l = constants("k l")  # noqa: E741

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 from tvm import relax
 
-from ...core.contract.template import Refusal
-from ..egraph.facts.extents import all_same, extents
-from ..egraph.graph import EGraph
-from ..egraph.head import Head
-from ..egraph.law import Law, Match
-from ..egraph.pattern import function, tensors
-from .concats import axis_of
+from ....core.contract.template import Refusal
+from ...egraph.facts.extents import all_same, extents
+from ...egraph.graph import EGraph
+from ...egraph.head import Head
+from ...egraph.law import Law, Match
+from ...egraph.pattern import function, tensors
+from ..shapes.concats import axis_of
 from .convolution import conv, groups_of, layouts
 from .matmuls import Linear
 

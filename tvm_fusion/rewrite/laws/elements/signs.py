@@ -5,11 +5,11 @@ Taking a sign away, or putting it elsewhere, is exact; but the smallest integer 
 
 from __future__ import annotations
 
-from ...core.contract.template import Refusal
-from ..egraph.law import Equation, Law, Match
-from ..egraph.pattern import function, one_of, tensors
-from ..nonfinite import ZERO
-from .conditions import floating, nonnegative, signed
+from ....core.contract.template import Refusal
+from ...egraph.law import Equation, Law, Match
+from ...egraph.pattern import function, one_of, tensors
+from ...nonfinite import ZERO
+from ..conditions import floating, nonnegative, signed
 
 a, b = tensors("a b")
 absolute, sign, square = (function(f"relax.{f}") for f in ("abs", "sign", "square"))

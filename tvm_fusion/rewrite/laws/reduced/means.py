@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from ...core.constants.numpy_types import numpy_dtype
-from ...core.contract.template import Refusal
-from ..egraph.facts.axes import reduced_axes, renamed
-from ..egraph.facts.extents import count, is_float, normal
-from ..egraph.law import Equation, Law, Match
-from ..egraph.pattern import constants, function, tensors
-from ..nonfinite import INFINITE
-from .reductions import INTEGER, differ
+from ....core.constants.numpy_types import numpy_dtype
+from ....core.contract.template import Refusal
+from ...egraph.facts.axes import reduced_axes, renamed
+from ...egraph.facts.extents import count, is_float, normal
+from ...egraph.law import Equation, Law, Match
+from ...egraph.pattern import constants, function, tensors
+from ...nonfinite import INFINITE
+from .scaled import INTEGER, differ
 
 a, b = tensors("a b")
 (n,) = constants("n")

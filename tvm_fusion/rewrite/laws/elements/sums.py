@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...core.contract.template import Refusal
-from ..egraph.law import Equation, Law, Match
-from ..egraph.pattern import constants, number, tensors
-from ..nonfinite import ALL, NAN, ZERO
-from .conditions import representable, sum_overflows, without_rounding
+from ....core.contract.template import Refusal
+from ...egraph.law import Equation, Law, Match
+from ...egraph.pattern import constants, number, tensors
+from ...nonfinite import ALL, NAN, ZERO
+from ..conditions import representable, sum_overflows, without_rounding
 
 a, b, c = tensors("a b c")
 k, l = constants("k l")  # noqa: E741

@@ -6,10 +6,10 @@ check; the other direction does.
 
 from __future__ import annotations
 
-from ..egraph.law import Equation, Law
-from ..egraph.pattern import function, tensors
-from ..nonfinite import NAN, PLUS, ZERO
-from .conditions import all_of, floating, nonnegative
+from ...egraph.law import Equation, Law
+from ...egraph.pattern import function, tensors
+from ...nonfinite import NAN, PLUS, ZERO
+from ..conditions import all_of, floating, nonnegative
 
 a, b = tensors("a b")
 sqrt, rsqrt = function("relax.sqrt"), function("relax.rsqrt")

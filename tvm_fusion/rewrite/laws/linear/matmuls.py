@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...core.contract.template import Refusal
-from ..egraph.facts.axes import keeps_axes, permutation, reduce, reduced_axes
-from ..egraph.facts.extents import all_same, extents, nbytes, reshaped, same
-from ..egraph.law import Equation, Law, Match
-from ..egraph.pattern import function, tensors
-from .conditions import Careful
+from ....core.contract.template import Refusal
+from ...egraph.facts.axes import keeps_axes, permutation, reduce, reduced_axes
+from ...egraph.facts.extents import all_same, extents, nbytes, reshaped, same
+from ...egraph.law import Equation, Law, Match
+from ...egraph.pattern import function, tensors
+from ..conditions import Careful
 
 a, b, c = tensors("a b c")
 total = function("relax.sum", "axes")

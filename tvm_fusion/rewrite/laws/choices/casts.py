@@ -5,10 +5,10 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from ...core.constants.numpy_types import numpy_dtype
-from ...core.contract.template import Refusal
-from ..egraph.law import Law, Match
-from ..egraph.pattern import function, tensors
+from ....core.constants.numpy_types import numpy_dtype
+from ....core.contract.template import Refusal
+from ...egraph.law import Law, Match
+from ...egraph.pattern import function, tensors
 
 (a,) = tensors("a")
 cast, cast_again = function("relax.astype", "to"), function("relax.astype", "again")

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from tvm import relax, tirx
 
-from ...core.contract.template import Refusal
-from ..egraph.graph import EGraph
-from ..egraph.head import Head
-from ..egraph.law import Law, Match
-from ..egraph.pattern import function, one_of, tensors
-from .order import INCREASING
+from ....core.contract.template import Refusal
+from ...egraph.graph import EGraph
+from ...egraph.head import Head
+from ...egraph.law import Law, Match
+from ...egraph.pattern import function, one_of, tensors
+from ..choices.order import INCREASING
 
 a, b = tensors("a b")
 cut, cut_again = function("relax.strided_slice", "at"), function("relax.strided_slice", "again")

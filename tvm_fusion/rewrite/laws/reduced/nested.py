@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...core.contract.template import Refusal
-from ..egraph.facts.axes import LINEAR, ORDERS, keeps_axes, permutation, reduce, reduced_axes
-from ..egraph.facts.extents import (
+from ....core.contract.template import Refusal
+from ...egraph.facts.axes import LINEAR, ORDERS, keeps_axes, permutation, reduce, reduced_axes
+from ...egraph.facts.extents import (
     aligned,
     count,
     extents,
@@ -16,9 +16,9 @@ from ..egraph.facts.extents import (
     reshaped,
     without_axes,
 )
-from ..egraph.law import Law, Match
-from ..egraph.pattern import function, one_of, tensors
-from ..nonfinite import ZERO
+from ...egraph.law import Law, Match
+from ...egraph.pattern import function, one_of, tensors
+from ...nonfinite import ZERO
 
 (a,) = tensors("a")
 _NAMES = (*LINEAR, *ORDERS, "prod")

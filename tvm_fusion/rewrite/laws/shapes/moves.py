@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...core.contract.template import Refusal
-from ..egraph.facts.axes import permutation
-from ..egraph.facts.extents import all_same, extents, reshaped
-from ..egraph.law import Equation, Law, Match
-from ..egraph.pattern import function, one_of, tensors
+from ....core.contract.template import Refusal
+from ...egraph.facts.axes import permutation
+from ...egraph.facts.extents import all_same, extents, reshaped
+from ...egraph.law import Equation, Law, Match
+from ...egraph.pattern import function, one_of, tensors
 
 (a,) = tensors("a")
 _VIEWS = ("reshape", "squeeze", "expand_dims", "flatten")

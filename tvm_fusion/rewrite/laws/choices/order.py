@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax, tirx
 
-from ...core.constants.numpy_types import numpy_dtype
-from ...core.contract.template import Refusal
-from ..egraph.law import Equation, Law, Match
-from ..egraph.pattern import constants, function, one_of, tensors
-from ..nonfinite import ALL, NAN, ZERO
-from .conditions import all_of, floating, nonnegative, signed, without_nan
+from ....core.constants.numpy_types import numpy_dtype
+from ....core.contract.template import Refusal
+from ...egraph.law import Equation, Law, Match
+from ...egraph.pattern import constants, function, one_of, tensors
+from ...nonfinite import ALL, NAN, ZERO
+from ..conditions import all_of, floating, nonnegative, signed, without_nan
 
 a, b, c = tensors("a b c")
 low, high = constants("low high")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...core.contract.template import Refusal
-from ..egraph.facts.axes import LINEAR, inside, invariant, outside, reduced_axes
-from ..egraph.facts.extents import (
+from ....core.contract.template import Refusal
+from ...egraph.facts.axes import LINEAR, inside, invariant, outside, reduced_axes
+from ...egraph.facts.extents import (
     all_same,
     count,
     extents,
@@ -15,9 +15,9 @@ from ..egraph.facts.extents import (
     magnitudes,
     normal,
 )
-from ..egraph.law import Equation, Law, Match
-from ..egraph.pattern import constants, function, one_of, tensors
-from ..nonfinite import ALL
+from ...egraph.law import Equation, Law, Match
+from ...egraph.pattern import constants, function, one_of, tensors
+from ...nonfinite import ALL
 
 a, b, s = tensors("a b s")
 (n,) = constants("n")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...core.contract.template import Refusal
-from ..egraph.facts.axes import ORDERS, renamed
-from ..egraph.facts.extents import is_float, is_integer
-from ..egraph.law import Equation, Law, Match
-from ..egraph.pattern import function, one_of, tensors
-from ..nonfinite import NAN, ZERO
-from .reductions import PullOut, differ
+from ....core.contract.template import Refusal
+from ...egraph.facts.axes import ORDERS, renamed
+from ...egraph.facts.extents import is_float, is_integer
+from ...egraph.law import Equation, Law, Match
+from ...egraph.pattern import function, one_of, tensors
+from ...nonfinite import NAN, ZERO
+from .scaled import PullOut, differ
 
 a, b, s = tensors("a b s")
 reduce = one_of("reduce", *ORDERS)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...core.constants.numpy_types import numpy_dtype
-from ...core.contract.template import Refusal
-from ..egraph.law import Equation, Law, Match
-from ..egraph.pattern import constants, function, number, one_of, tensors
-from .conditions import without_nan
+from ....core.constants.numpy_types import numpy_dtype
+from ....core.contract.template import Refusal
+from ...egraph.law import Equation, Law, Match
+from ...egraph.pattern import constants, function, number, one_of, tensors
+from ..conditions import without_nan
 
 a, b, s = tensors("a b s")
 k, l = constants("k l")  # noqa: E741

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ...core.contract.template import Refusal
-from ..egraph.law import Equation, Law, Match
-from ..egraph.pattern import constants, function, one_of, tensors
-from ..nonfinite import ZERO
-from .conditions import without_nan
+from ....core.contract.template import Refusal
+from ...egraph.law import Equation, Law, Match
+from ...egraph.pattern import constants, function, one_of, tensors
+from ...nonfinite import ZERO
+from ..conditions import without_nan
 from .order import INCREASING
 
 a, b, c, d, p, q = tensors("a b c d p q")

@@ -10,12 +10,12 @@ import math
 import ml_dtypes
 import numpy as np
 
-from ...core.constants.numpy_types import numpy_dtype
-from ...core.contract.template import Refusal
-from ..egraph.law import Equation, Law, Match
-from ..egraph.pattern import constants, function, tensors
-from ..nonfinite import ALL, INFINITE, NAN, PLUS, ZERO
-from .conditions import OnFloats, all_of, floating, nonnegative
+from ....core.constants.numpy_types import numpy_dtype
+from ....core.contract.template import Refusal
+from ...egraph.law import Equation, Law, Match
+from ...egraph.pattern import constants, function, tensors
+from ...nonfinite import ALL, INFINITE, NAN, PLUS, ZERO
+from ..conditions import OnFloats, all_of, floating, nonnegative
 
 a, b = tensors("a b")
 (k,) = constants("k")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ...core.contract.template import Refusal
-from ..egraph.facts.extents import Extent, aligned, all_same, extents, is_one, reshaped, spreads
-from ..egraph.head import Head
-from ..egraph.law import Law, Match
-from ..egraph.pattern import function, one_of, tensors
+from ....core.contract.template import Refusal
+from ...egraph.facts.extents import Extent, aligned, all_same, extents, is_one, reshaped, spreads
+from ...egraph.head import Head
+from ...egraph.law import Law, Match
+from ...egraph.pattern import function, one_of, tensors
 
 a, b, c, s = tensors("a b c s")
 _FORWARD = tuple(f"nn.conv{n}d" for n in (1, 2, 3))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...core.contract.template import Refusal
-from ..egraph.facts.extents import magnitudes
-from ..egraph.law import Equation, Law, Match
-from ..egraph.pattern import constants, number, tensors
-from ..nonfinite import ALL, INFINITE, NAN
-from .conditions import all_of, floating, representable
+from ....core.contract.template import Refusal
+from ...egraph.facts.extents import magnitudes
+from ...egraph.law import Equation, Law, Match
+from ...egraph.pattern import constants, number, tensors
+from ...nonfinite import ALL, INFINITE, NAN
+from ..conditions import all_of, floating, representable
 
 a, b, c = tensors("a b c")
 k, l = constants("k l")  # noqa: E741

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...core.contract.template import Refusal
-from ..egraph.facts.extents import magnitudes
-from ..egraph.law import Equation, Law, Match
-from ..egraph.pattern import constants, number, tensors
-from ..nonfinite import ALL, INFINITE, NAN, NONE, ZERO, NonFinite
-from .conditions import Careful, floating, representable, sum_overflows
+from ....core.contract.template import Refusal
+from ...egraph.facts.extents import magnitudes
+from ...egraph.law import Equation, Law, Match
+from ...egraph.pattern import constants, number, tensors
+from ...nonfinite import ALL, INFINITE, NAN, NONE, ZERO, NonFinite
+from ..conditions import Careful, floating, representable, sum_overflows
 
 a, b, c = tensors("a b c")
 k, l = constants("k l")  # noqa: E741

@@ -6,12 +6,12 @@ from math import frexp
 
 from tvm import relax
 
-from ...core.contract.template import Refusal
-from ..egraph.facts.extents import aligned, extents, is_one, magnitudes, reshaped, same, spreads
-from ..egraph.law import Equation, Law, Match
-from ..egraph.pattern import function, tensors
-from ..nonfinite import ALL
-from .conditions import floating
+from ....core.contract.template import Refusal
+from ...egraph.facts.extents import aligned, extents, is_one, magnitudes, reshaped, same, spreads
+from ...egraph.law import Equation, Law, Match
+from ...egraph.pattern import function, tensors
+from ...nonfinite import ALL
+from ..conditions import floating
 from .matmuls import VECTOR, Linear, matrices
 
 a, b, s = tensors("a b s")

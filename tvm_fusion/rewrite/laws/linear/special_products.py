@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from ...core.contract.template import Refusal
-from ..egraph.facts.axes import reduce
-from ..egraph.facts.extents import extents, is_one
-from ..egraph.law import Law, Match
-from ..egraph.pattern import constants, function, tensors
-from ..nonfinite import NAN, ZERO
+from ....core.contract.template import Refusal
+from ...egraph.facts.axes import reduce
+from ...egraph.facts.extents import extents, is_one
+from ...egraph.law import Law, Match
+from ...egraph.pattern import constants, function, tensors
+from ...nonfinite import NAN, ZERO
 
 (a,) = tensors("a")
 (k,) = constants("k")
