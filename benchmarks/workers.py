@@ -36,12 +36,13 @@ class Worker:
         self, *arguments: str, environment: Mapping[str, str], folder: Path | str = ROOT
     ) -> None:
         self._errors: Any = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
+        self._temporary = tempfile.TemporaryDirectory()  # what a killed process leaves goes, too
         self._process = subprocess.Popen(
             [sys.executable, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**os.environ, **environment},
+            env={**os.environ, "TMPDIR": self._temporary.name, **environment},
             cwd=folder,
         )
         self._rest = b""
@@ -87,6 +88,7 @@ class Worker:
         for stream in (self._process.stdin, self._process.stdout, self._errors):
             with contextlib.suppress(BrokenPipeError):  # what was written and not sent
                 stream.close()
+        self._temporary.cleanup()
 
 
 def share(

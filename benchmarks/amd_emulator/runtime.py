@@ -159,10 +159,10 @@ def _trampolines(names: Mapping[str, str], compiler: str) -> Any:
     text = "#include <tvm/ffi/c_api.h>\n" + "".join(
         _TRAMPOLINE.format(key=key, name=name, length=len(name)) for key, name in names.items()
     )
-    folder = Path(tempfile.mkdtemp(prefix="amd_emulator"))
-    source, library = folder / "kernels.c", folder / "kernels.so"
-    source.write_text(text)
-    includes = [f"-I{path}" for path in libinfo.include_paths()]
-    command = [compiler, "-shared", "-fPIC", *includes, "-x", "c", str(source), "-o", str(library)]
-    subprocess.run(command, check=True)
-    return tvm_ffi.load_module(str(library))
+    with tempfile.TemporaryDirectory() as folder:  # the library stays, as it is loaded
+        source, library = f"{folder}/kernels.c", f"{folder}/kernels.so"
+        Path(source).write_text(text)
+        includes = [f"-I{path}" for path in libinfo.include_paths()]
+        command = [compiler, "-shared", "-fPIC", *includes, source, "-o", library]
+        subprocess.run(command, check=True)
+        return tvm_ffi.load_module(library)

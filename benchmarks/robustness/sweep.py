@@ -1,8 +1,11 @@
 """A process a model, forked from one that has imported all: crashes and hangs are rows."""
 
 import multiprocessing
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+
+from tvm_fusion.measure.isolate import keep_temporary_files_in
 
 Rows = dict[str, dict[str, Any]]
 
@@ -64,7 +67,8 @@ def _started(
 ) -> Rows:
     """Run cells until the end, or the first one that takes the process down."""
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=work, args=(name, cells, theirs))
+    folder = tempfile.TemporaryDirectory()
+    process = context.Process(target=_work_in, args=(folder.name, work, name, cells, theirs))
     process.start()
     theirs.close()
     rows: Rows = {}
@@ -85,4 +89,10 @@ def _started(
     finally:
         process.kill()
         process.join()
+        folder.cleanup()
     return rows
+
+
+def _work_in(folder: str, work: Callable[..., None], *arguments: Any) -> None:
+    keep_temporary_files_in(folder)
+    work(*arguments)

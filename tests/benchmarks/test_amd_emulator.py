@@ -1,5 +1,6 @@
 """AMD kernels of every kind run in the interpreter, through ``tvm_fusion.load``."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -33,15 +34,19 @@ def test_the_record_holds_every_kind_and_the_page_is_its_own():
 @pytest.mark.skipif(library() is None, reason="no LLVM library was found, which lld-19 depends on")
 @pytest.mark.parametrize("order", [[], ["--reverse"]], ids=["forward", "reverse"])
 def test_kernels_are_right_in_the_interpreter(order, tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     out, seed = tmp_path / "runs.json", int(np.random.default_rng().integers(1 << 30))
     command = [sys.executable, "-m", "benchmarks.amd_emulator", *order, "--out", str(out)]
     done = subprocess.run(
         [*command, "--sample", str(SAMPLE), "--seed", str(seed)],
         cwd=Path(__file__).parents[2],
+        env={**os.environ, "TMPDIR": str(temporary)},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    assert not list(temporary.iterdir())
     runs = load(out)["runs"]
     assert [run["right"] for run in runs] == [True] * SAMPLE
     assert {run["arch"] for run in runs} <= set(ARCHS)

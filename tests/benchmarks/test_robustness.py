@@ -3,7 +3,9 @@
 import multiprocessing
 import os
 import signal
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,7 @@ def work(name, cells, answers):
     for cell in cells:
         answers.send((cell, None))
         if cell == "kill":
+            Path(os.environ["FOLDERS"]).write_text(tempfile.mkdtemp())
             os.kill(os.getpid(), signal.SIGKILL)
         if cell == "sleep":
             time.sleep(10**6)
@@ -42,13 +45,15 @@ class Patient:
         return self.at, row
 
 
-def test_crashes_and_hangs_are_rows():
+def test_crashes_and_hangs_are_rows(tmp_path, monkeypatch):
+    monkeypatch.setenv("FOLDERS", str(tmp_path / "folders"))
     rows = rows_of(Patient(), work, "model", ["first", "kill", "sleep", "last"], 0.2)
     assert [(cell, row["outcome"]) for cell, row in rows.items()] == [
         ("export", "right"), ("first", "right"), ("kill", "crash"), ("sleep", "hang"),
         ("last", "right"),
     ]  # fmt: skip
     assert rows["kill"]["reason"] == "the process ended with -9"
+    assert not Path((tmp_path / "folders").read_text()).exists()
 
 
 def test_the_page_counts_and_names_what_fails():

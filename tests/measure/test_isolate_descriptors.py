@@ -1,12 +1,14 @@
 import os
 import resource
+import signal
+import tempfile
 import time
 
 import pytest
 
 from benchmarks.workers import Worker
-from tvm_fusion.measure.isolate import is_readable, isolated
-from tvm_fusion.tuning.candidate_bench import workers
+from tvm_fusion.measure.isolate import Failed, is_readable, isolated
+from tvm_fusion.tuning.candidate_bench import measure
 
 LIMIT = 1024  # of select.select
 
@@ -32,10 +34,10 @@ def test_what_waits_takes_descriptors_of_any_number():
     reading, writing = os.pipe()
     assert reading > LIMIT
     assert not is_readable(reading, 0)
-    assert not workers._is_readable(reading, 0)
+    assert not measure._is_readable(reading, 0)
     os.write(writing, b"x")
     assert is_readable(reading, None)
-    assert workers._is_readable(reading, 60)
+    assert measure._is_readable(reading, 60)
     os.close(writing)
     os.read(reading, 1)
     assert is_readable(reading, None)  # its end
@@ -49,6 +51,24 @@ def test_functions_and_workers_are_asked_then():
     worker.send("here")
     assert worker.line(600) == "here"
     worker.close()
+
+
+def test_killed_processes_leave_no_temporary_folders(tmp_path):
+    code = "import tempfile; print(tempfile.mkdtemp(), flush=True); input()"
+    worker = Worker("-c", code, environment={})
+    made = [worker.line(600), isolated(tempfile.mkdtemp, seconds=600)]
+    assert os.path.exists(made[0])
+    worker.close()
+    told = tmp_path / "told"
+
+    def make_and_die():
+        told.write_text(tempfile.mkdtemp())
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(Failed, match="SIGKILL"):
+        isolated(make_and_die)
+    made.append(told.read_text())
+    assert not any(map(os.path.exists, made))
 
 
 def test_it_waits_no_longer_than_asked():

@@ -8,6 +8,7 @@ import pickle
 import selectors
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +38,14 @@ def is_readable(descriptor: int, seconds: float | None) -> bool:
         return bool(selector.select(seconds))
 
 
+def keep_temporary_files_in(folder: str) -> None:
+    """Let this process, and those that it starts, put temporary files into a folder.
+
+    Whoever may kill it removes that folder: a killed process removes nothing.
+    """
+    tempfile.tempdir = os.environ["TMPDIR"] = folder
+
+
 T = TypeVar("T")
 
 
@@ -63,20 +72,22 @@ def isolated(function: Callable[[], T], seconds: float | None = None) -> T:
     sys.stdout.flush()
     sys.stderr.flush()
     reading, writing = os.pipe()
-    with _late_interrupts() as interrupt:
-        child = os.fork()
-        if child == 0:  # inside, where an interrupt raises nothing: it would go on as the parent
-            _serve(function, reading, writing)
-    os.close(writing)
-    content, status, is_over = b"", 0, False
-    try:
-        interrupt()
-        content, is_over = _read(reading, seconds)
-    finally:
-        if not is_over:  # too late, or interrupted
-            os.kill(child, signal.SIGKILL)
-        os.close(reading)
-        _, status = os.waitpid(child, 0)
+    with tempfile.TemporaryDirectory(prefix="tvm_fusion-") as folder:
+        with _late_interrupts() as interrupt:
+            child = os.fork()
+            if child == 0:  # inside, where an interrupt raises nothing: it would be the parent
+                keep_temporary_files_in(folder)
+                _serve(function, reading, writing)
+        os.close(writing)
+        content, status, is_over = b"", 0, False
+        try:
+            interrupt()
+            content, is_over = _read(reading, seconds)
+        finally:
+            if not is_over:  # too late, or interrupted
+                os.kill(child, signal.SIGKILL)
+            os.close(reading)
+            _, status = os.waitpid(child, 0)
     if not is_over:
         raise Failed(f"took longer than {seconds:g} seconds")
     if os.WIFSIGNALED(status):

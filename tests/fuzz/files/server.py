@@ -9,6 +9,7 @@ import resource
 import signal
 import struct
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from tvm_fusion.measure.isolate import is_readable
+from tvm_fusion.measure.isolate import is_readable, keep_temporary_files_in
 
 SECONDS = 10  # of the processor, for one case
 MEMORY = 8 << 30  # address space of a worker
@@ -94,12 +95,16 @@ class Server:
         os.close(answers)
         if number == signal.SIGKILL:
             os.kill(process, number)
-        return os.waitpid(process, 0)[1]
+        status = os.waitpid(process, 0)[1]
+        self._folder.cleanup()
+        return status
 
     def _start(self) -> None:
         to_child, to_parent = os.pipe(), os.pipe()
+        self._folder = tempfile.TemporaryDirectory()
         process = os.fork()
         if process == 0:
+            keep_temporary_files_in(self._folder.name)
             os.close(to_child[1])
             os.close(to_parent[0])
             try:

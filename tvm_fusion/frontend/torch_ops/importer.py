@@ -309,10 +309,24 @@ _LINE = re.compile(r'File "([^"]+)", line (\d+)')
 _TORCH = "site-packages/torch/"
 
 
+# Of dynamo's names: the module that is compiled, members of modules, items.
+_ROOT = re.compile(r"^[LG](?:\['(?:self|fn)'\]|(?=\['))")
+_MEMBER = re.compile(r"(?:\._modules|\._parameters|\._buffers)?\['?([^'\]]*)'?\]")
+
+
+def path_of(source: str) -> str:
+    """Write a name of dynamo as the user does.
+
+    ``L['self']._modules['fc']._parameters['weight']`` is ``fc.weight``, ``G['net'].layers.0``
+    ``net.layers.0``.
+    """
+    return _MEMBER.sub(r".\1", _ROOT.sub("", source)).lstrip(".")
+
+
 def module_of(node: fx.Node) -> str:
     """Return the path of the module that calls an operator, ``layers.0.attention``, or ``""``."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
-    return (str(stack[-1][0]) if stack else "").removeprefix("L['self']").lstrip(".")
+    return path_of(str(stack[-1][0])) if stack else ""
 
 
 def _values(result: Any) -> list[Any]:
