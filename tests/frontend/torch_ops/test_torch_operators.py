@@ -124,6 +124,12 @@ def test_running_and_middle_values_of_symbolic_lines(run):
         lambda x: x.cummax(0).values,
         lambda x: x.cummin(1).indices,
         lambda x: torch.logcumsumexp(x, 0),
+        lambda x: torch.searchsorted(x[:, 0].sort().values, x[:, 1].contiguous()),
+        lambda x: torch.diagonal(x @ x.T),
+        lambda x: x.unfold(0, 2, 1),
+        lambda x: torch.slice_scatter(x, x[:1] * 2, 0, 1, 2),
+        lambda x: torch.select_scatter(x, x[0] * 3, 0, -1),
+        lambda x: torch.nn.functional.pad(x.T[None], (1, 1), mode="circular"),
     ]
     module, rows = Functions(*functions), torch.export.Dim("rows", min=2, max=16)
     program = torch.export.export(module, (torch.randn(5, 3),), dynamic_shapes=(({0: rows},),))
@@ -136,7 +142,7 @@ def test_running_and_middle_values_of_symbolic_lines(run):
 
 def test_no_log_line_of_an_import_that_fails(capfd):
     def function(x):
-        return torch.searchsorted(x[:, 0].contiguous(), x[:, 1].contiguous())
+        return torch.unique(x, dim=0)
 
     rows = torch.export.Dim("rows", min=2, max=16)
     program = torch.export.export(

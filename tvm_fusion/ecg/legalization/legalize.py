@@ -24,6 +24,7 @@ from ...core.untouched import on_rewritable
 from ...errors import UserError, reason_of
 from ...frontend.normalize.engine import Scope, op_name, rewrite_pass
 from ...frontend.normalize.expand.power import IntegerPower
+from ...frontend.normalize.rewritten import ClampTake
 from ...words import few
 from ..record import describe, stamp
 from .accumulate import accumulates_in_half, between_casts, narrowed, widen
@@ -101,7 +102,7 @@ class Legalize:
         # does what takes the places of topk alone.
         lowered = relax.transform.LegalizeOps(known)
         unread = relax.transform.DeadCodeElimination()
-        passes = [IntegerPower(), SplitLongExtrema(), lowered, TupleFields(), unread]
+        passes = [ClampTake(), IntegerPower(), SplitLongExtrema(), lowered, TupleFields(), unread]
         try:
             return Sequential(inheriting(on_rewritable(*passes), BoundIndices()))(mod)
         except UserError as error:

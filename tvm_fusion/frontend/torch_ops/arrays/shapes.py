@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from tvm import relax
 
 from ...registry import Unsupported
-from ..call import Call, static
+from ..call import Call, is_empty, static
 from ..registry import register
 
 op = relax.op
@@ -74,14 +75,29 @@ def diagonal(call: Call) -> Any:
     rank = len(fake.shape)
     one, two, offset = call["dim1"] % rank, call["dim2"] % rank, call["offset"]
     rest = [a for a in range(rank) if a not in (one, two)]
-    rows, columns, count = static([fake.shape[one], fake.shape[two], call.out.shape[-1]])
-    if count == 0:
+    rows, columns, count = (
+        call.extent(e) for e in (fake.shape[one], fake.shape[two], call.out.shape[-1])
+    )
+    if is_empty(call.out):
         return op.zeros(call.shape(), call.dtype)
     x = call.emit(op.permute_dims(x, [*rest, one, two]))
     x = call.emit(op.reshape(x, [*(call.extent(fake.shape[a]) for a in rest), rows * columns]))
     first = offset if offset >= 0 else -offset * columns
-    places = [first + i * (columns + 1) for i in range(count)]
-    return op.take(x, relax.const(places, "int64"), len(rest))
+    if isinstance(count, int) and isinstance(columns, int):
+        places = relax.const([first + i * (columns + 1) for i in range(count)], "int64")
+    else:
+        places = _places(call, [count], [columns + 1], first)
+    return op.take(x, places, len(rest))
+
+
+def _places(call: Call, sizes: Sequence[Any], strides: Sequence[Any], first: Any) -> Any:
+    """Count the places that strides lead to, over symbolic extents."""
+    found = call.as_tensor(first, "int64")
+    for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
+        steps = op.multiply(op.arange(0, size, 1, "int64"), call.as_tensor(stride, "int64"))
+        after = [1] * (len(sizes) - axis - 1)
+        found = call.emit(op.add(found, op.reshape(call.emit(steps), [size, *after])))
+    return found
 
 
 @register("as_strided", "as_strided_copy")
@@ -98,6 +114,12 @@ def as_strided(call: Call) -> Any:
     keeps = bool(fake.shape and shape) and is_equal(call.extent(fake.shape[0]), shape[0])
     keeps = keeps and stride[0] == math.prod(inner) and 0 <= offset < max(1, stride[0])
     kept = 1 if keeps else 0
+    lengths = (*fake.shape[kept:], *size[kept:], *stride[kept:], offset)
+    if not all(isinstance(e, int) for e in lengths):
+        flat = [*shape[:kept], math.prod(call.extent(e) for e in fake.shape[kept:])]
+        steps = [call.extent(e) for e in stride[kept:]]
+        places = _places(call, shape[kept:], steps, call.extent(offset))
+        return op.take(call.emit(op.reshape(call.tensor("self"), flat)), places, kept)
     count = math.prod(static([*fake.shape[kept:]]))
     places = torch.full(tuple(static(size[kept:])), offset, dtype=torch.int64)
     for axis, (extent, step) in enumerate(zip(size[kept:], stride[kept:], strict=True)):

@@ -121,8 +121,11 @@ def slice_scatter(call: Call) -> Any:
     """Write a range of an axis, or one place of it."""
     fake, axis, dtype = call.meta("self"), call["dim"], call.dtype
     axis %= len(fake.shape)
-    (extent,) = static([fake.shape[axis]])
     x, source = call.tensor("self"), call.tensor("src", dtype)
+    extent = fake.shape[axis]
+    bounds = [call.get(name) for name in ("index", "start", "end")]
+    if not all(isinstance(e, int | None) for e in (extent, *bounds)):
+        return _scattered(call, axis, x, source)
     if "index" in call:
         begin = call["index"] % extent
         end, step = begin + 1, 1
@@ -155,6 +158,32 @@ def slice_scatter(call: Call) -> Any:
     moved = call.emit(op.take(source, index, axis))
     mask = relax.const([w >= 0 for w in which], "bool")
     mask = call.emit(op.reshape(mask, [extent, *[1] * (len(shape) - axis - 1)]))
+    return op.where(mask, moved, x)
+
+
+def _scattered(call: Call, axis: int, x: Any, source: Any) -> Any:
+    """Write a range whose ends, or whose axis, are symbolic: a choice for each place."""
+    shape = call.shape()
+    begin, step, count = call.get("start"), call.get("step", 1), 1
+    begin = 0 if begin is None else begin
+    if "index" in call:
+        begin = call["index"]
+        source = call.emit(op.expand_dims(source, axis))
+    else:
+        call.raw("end")
+        count = call.extent(call.meta("src").shape[axis])
+    if not isinstance(step, int):
+        raise Unsupported("with a computed step", "give the step as a number")
+    begin = shape[axis] + begin if isinstance(begin, int) and begin < 0 else begin
+    along = [shape[axis], *[1] * (len(shape) - axis - 1)]
+    place = op.subtract(op.arange(0, shape[axis], 1, "int64"), call.as_tensor(begin, "int64"))
+    place, stride = call.emit(place), relax.const(step, "int64")
+    number = call.emit(op.floor_divide(place, stride))
+    many, zero = call.as_tensor(count, "int64"), relax.const(0, "int64")
+    inside = op.logical_and(op.greater_equal(place, zero), op.less(number, many))
+    inside = op.logical_and(inside, op.equal(op.multiply(number, stride), place))
+    mask = call.emit(op.reshape(call.emit(inside), along))
+    moved = call.emit(op.take(source, number, axis))  # from the nearest, where it is not inside
     return op.where(mask, moved, x)
 
 

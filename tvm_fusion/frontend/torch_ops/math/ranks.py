@@ -12,7 +12,7 @@ from tvm import relax, tirx
 from ....core.tir.loops import index
 from ....core.tir.task_kernel import Local, loop, repeat_while, store, when
 from ...tensor_types import dtype_of, is_float
-from ..call import Call, is_empty, static
+from ..call import Call, is_empty, is_zero, static
 from ..kernel import emit_kernel
 from ..registry import register
 
@@ -155,36 +155,35 @@ def searchsorted(call: Call) -> Any:
     value = call.meta("self")
     right = call["right"] if call["side"] is None else call["side"] == "right"
     dtype = str(torch.result_type(fake, value)).removeprefix("torch.")
-    shape = static(call.out.shape)
-    size, extent = math.prod(shape), static(fake.shape)[-1]
-    if size == 0 or extent == 0:
+    shape = call.shape()
+    if is_empty(call.out) or is_zero(fake.shape[-1]):
         for name in ("self", "sorted_sequence", "sorter"):
             call.raw(name)
         return op.zeros(shape, call.dtype)
-    inner = shape[-1] if shape and fake.ndim > 1 else size
-    rows = fake.numel() // extent
-    sequence = call.emit(op.reshape(call.tensor("sorted_sequence", dtype), [rows, extent]))
-    x = call.emit(op.reshape(call.tensor("self", dtype), [size]))
-    inputs = [sequence, x]
+    tasks = shape or [1]
+    inputs = [call.tensor("sorted_sequence", dtype), call.tensor("self", dtype)]
+    if not shape:
+        inputs[1] = call.emit(op.reshape(inputs[1], tasks))
     if call["sorter"] is not None:
-        inputs.append(call.emit(op.reshape(call.tensor("sorter"), [rows, extent])))
+        inputs.append(call.tensor("sorter"))
 
-    def body(i: Any, sequence: Any, x: Any, *rest: Any) -> None:
+    def body(*given: Any) -> None:
+        at, (sequence, x, *rest) = given[: len(tasks)], given[len(tasks) :]
         *sorter, places = rest
-        row = tirx.floordiv(i, index(inner)) if rows > 1 else index(0)
-        low, high = Local("int64", 0), Local("int64", extent)
+        line = at[:-1] if fake.ndim > 1 else ()
+        low, high = Local("int64", 0), Local("int64", index(sequence.shape[-1]))
         with repeat_while(low.value < high.value):
             middle = Local("int64", tirx.floordiv(low.value + high.value, index(2)))
-            at = sorter[0][row, middle.value] if sorter else middle.value
-            element = sequence[row, at]
+            place = sorter[0][(*line, middle.value)] if sorter else middle.value
+            element = sequence[(*line, place)]
             # One choice of both ends: of two conditions TVM makes ``<`` and ``>=``, and beside NaN
             # neither holds.
-            is_before = x[i] < element if right else element >= x[i]
+            is_before = x[at] < element if right else element >= x[at]
             low.set(tirx.Select(is_before, low.value, middle.value + index(1)))
             high.set(tirx.Select(is_before, middle.value, high.value))
-        store(places, [i], tirx.Cast(call.dtype, low.value))
+        store(places, list(at), tirx.Cast(call.dtype, low.value))
 
-    (result,) = emit_kernel(call, "searchsorted", [size], inputs, [([size], call.dtype)], body)
+    (result,) = emit_kernel(call, "searchsorted", tasks, inputs, [(tasks, call.dtype)], body)
     return op.reshape(result, shape)
 
 
