@@ -4,7 +4,7 @@ import numpy as np
 from tvm import relax
 
 from tests.rewrite.laws.law_cases import Case, holds, refuses
-from tvm_fusion.rewrite.laws.order import INCREASING
+from tvm_fusion.rewrite.laws.choices.order import INCREASING
 
 op = relax.op
 ALL = "float32 float16 int32"
