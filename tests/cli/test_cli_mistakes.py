@@ -114,7 +114,8 @@ def test_a_model_that_cannot_be_compiled(cli, dense_file, tmp_path, make, words)
             "no rule 'factor_mul'; expected",
         ),
         (["--rewrite", "all"], "invalid choice: 'all'.*; see `tvm-fusion compile --help`"),
-        (["--frobnicate"], "unrecognized arguments: --frobnicate; see `tvm-fusion --help`"),
+        (["--frobnicate"], "unrecognized arguments: --frobnicate; see `tvm-fusion compile --help`"),
+        (["--precission=bf16"], r"--precission=bf16 \(did you mean --precision\?\); see"),
     ],
 )
 def test_options_that_cannot_be(cli, dense_file, tmp_path, options, words):

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+import tvm_fusion
 from tvm_fusion.errors import UserError
 
 pytestmark = [
@@ -279,6 +280,11 @@ def test_pytorch_runs_what_cannot_be_compiled():
 )
 def test_options_are_checked(options, words):
     assert words in failure(compiled(torch.relu, **options), torch.randn(2))
+
+
+def test_a_module_is_to_be_exported():
+    with pytest.raises(UserError, match=r"type Linear.*export it by torch\.export\.export"):
+        tvm_fusion.compile(nn.Linear(2, 2))
 
 
 def test_a_mode_is_refused():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import io
 import json
 import math
@@ -185,6 +186,18 @@ class _Parser(argparse.ArgumentParser):
                 self.error(f"argument {argument[:-3]}: expected a value and not '--'")
         return super().parse_known_args(args, namespace)
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Name the command's options that are nearest to an unknown one."""
+        options, unknown = self.parse_known_args(args, namespace)
+        if not unknown:
+            return options
+        own: _Parser = getattr(options, "own", self)
+        message = f"unrecognized arguments: {' '.join(unknown)}"
+        name = next((one for one in unknown if one.startswith("-")), "").partition("=")[0]
+        if near := difflib.get_close_matches(name, own._option_string_actions, 3):
+            message += f" (did you mean {' or '.join(near)}?)"
+        own.error(message)
+
     def error(self, message: str) -> NoReturn:
         message = str(UserError(message)).removesuffix(".")  # on one line
         self.exit(2, f"tvm-fusion: {message}; see `{self.prog} --help`.\n")
@@ -206,6 +219,7 @@ def _parser() -> argparse.ArgumentParser:
         summary = (command.__doc__ or "").partition("\n")[0].partition(": ")[2]
         sub = commands.add_parser(name, help=summary, description=summary)
         command.add_arguments(sub)
+        sub.set_defaults(own=sub)
         sub.add_argument("--json", action="store_true", help="print one JSON object")
         sub.add_argument("-q", "--quiet", action="store_true", help="show no progress")
         sub.add_argument("--debug", action="store_true", help="show tracebacks")

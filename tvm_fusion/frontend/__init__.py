@@ -90,6 +90,9 @@ def import_model(model: Any, config: FusionConfig | None = None) -> Imported:
     raise UserError(
         f"a model of type {type(model).__name__}",
         "an ONNX or .pt2 file, a ModelProto, a torch.export.ExportedProgram or a Relax IRModule",
+        "export it by torch.export.export(model.eval(), inputs)"
+        if ("torch", "Module") in origin
+        else None,
     )
 
 
