@@ -206,6 +206,17 @@ def test_autocast():
         assert_runs_alike(model, (torch.randn(4, 8),), tolerance=3e-2)
 
 
+def test_extents_that_turn_out_to_be_the_same():
+    """Keys and values that grow: torch learns of it while the graph is compiled."""
+
+    def step(keys, values, q):
+        joined = torch.cat([keys, q], 2), torch.cat([values, q], 2)
+        return functional.scaled_dot_product_attention(q, *joined)
+
+    calls = [(torch.randn(1, 2, n, 4), torch.randn(1, 2, n, 4)) for n in (3, 4, 5)]
+    assert_runs_alike(step, *((*pair, torch.randn(1, 2, 1, 4)) for pair in calls))
+
+
 def test_under_inference_mode():
     model = nn.Linear(4, 3)
     program = compiled(model)

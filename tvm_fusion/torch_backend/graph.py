@@ -151,6 +151,22 @@ class Graph:
         return program
 
     def _of_ranges(self, numbers: tuple[Any, ...], ranges: tuple[DimRange, ...]) -> Program:
+        """Compile for ranges; again where that shows that symbols are the same extent."""
+        while True:
+            dims = self._dims(ranges)
+            try:
+                return self._once(numbers, ranges)
+            except UserError:
+                if self._dims(ranges).keys() == dims.keys():
+                    raise
+
+    def _dims(self, ranges: tuple[DimRange, ...]) -> dict[str, DimRange]:
+        """Name the ranges by symbols, as torch has them now."""
+        expressions = [symbol.node.expr for symbol in self._symbols()]
+        pairs = zip(expressions, ranges, strict=True)
+        return {str(one): extents for one, extents in pairs if not one.is_Integer}
+
+    def _once(self, numbers: tuple[Any, ...], ranges: tuple[DimRange, ...]) -> Program:
         of_numbers = dict(zip(self._numbers, numbers, strict=True))
         parts = self._traced, self._values, self._names, self._weights, of_numbers
         with torch.no_grad():
@@ -168,7 +184,7 @@ class Graph:
         static = [a.name for a in made.arguments if a.index in self._static]
         config = replace(
             self._options.config,
-            dims={str(s): r for s, r in zip(self._places, ranges, strict=True)},
+            dims=self._dims(ranges),
             static_inputs=static,
             in_place=made.in_place,
         )

@@ -59,12 +59,16 @@ def test_products_are_joined_where_it_pays(write, joined):
     assert ("not_cheaper" in [d.code for d in log]) != joined
 
 
-def test_places_with_equal_surroundings_are_priced_once():
+@pytest.mark.parametrize("returns_all", [False, True])
+def test_places_with_equal_surroundings_are_priced_once(returns_all):
     def layers(emit, x):
+        results = []
         for _ in range(4):
             q, k, v = (emit(op.matmul(x, weight(512, 512))) for _ in range(3))
             x = emit(op.add(emit(op.multiply(q, k)), v))
-        return [op.exp(x)]
+            results.append(v)
+        last = emit(op.exp(x))
+        return [relax.Tuple([last, *results])] if returns_all else [last]
 
     mod = module(layers, tensor(64, 512))
     asked = []

@@ -107,11 +107,21 @@ class _Planner:
         # Producers first: an epilogue costs its producer nothing, whereas a prologue is computed
         # again for every element that its consumer reads more than once. Not so what makes floats
         # of a half type or of bytes, and would be stored at their size: it waits for its consumer.
-        if not _widens(block):
+        if _repeats(seed):
+            block = self._to_readers(block)
+        elif not _widens(block):
             block = self._backwards(block, seed)
         for successor in self._partition.successors(block):
             block = self._forwards(block, successor)
         self._grown.add(block)
+
+    def _to_readers(self, block: Block) -> Block:
+        for reader in self._partition.successors(block):
+            merged = self._merger.vertical(block, reader)
+            if isinstance(merged, Block):
+                self._partition.replace(merged)
+                block = merged
+        return block
 
     def _backwards(self, block: Block, op: Operator) -> Block:
         for before in self._graph.predecessors(op):
@@ -133,7 +143,7 @@ class _Planner:
     def _forwards(self, block: Block, consumer: Block) -> Block:
         if consumer in self._grown or self._partition.block_of[consumer.members[0]] is not consumer:
             return block
-        if _widens(consumer):
+        if _widens(consumer) or (len(consumer.members) == 1 and _repeats(consumer.members[0])):
             return block
         merged = self._merger.vertical(block, consumer)
         if isinstance(merged, Block):
@@ -170,6 +180,21 @@ class _Planner:
         for decision in decisions:
             record(decision)
         return Plan(self._graph, tuple(claims), tuple(views), tuple(decisions))
+
+
+def _repeats(op: Operator) -> bool:
+    """Whether an operator maps a tensor that others read, too, for reductions alone.
+
+    Such as magnitudes, whose maximum scales the numbers themselves: they are computed by what reads
+    both, where in the producer's kernel they would be a second result as large as the first.
+    """
+    if op.type is not MappingType.ONE_TO_ONE or len(op.tensors) != 1 or len(op.results) != 1:
+        return False
+    (value,), (result,) = op.tensors, op.results
+    readers = result.consumers
+    is_read = len(dict.fromkeys(value.consumers)) > 1 and value.producer is not None
+    is_reduced = all(reader.type is MappingType.MANY_TO_MANY for reader in readers)
+    return is_read and bool(readers) and is_reduced and not result.leaves
 
 
 def _widens(block: Block) -> bool:

@@ -83,7 +83,7 @@ class GpuContractionConfig:
     @property
     def loads_early(self) -> bool:
         """Whether B is loaded while the kernel before still runs: none writes a constant."""
-        if self.skinny is None or self.beside is not None:
+        if self.skinny is None or self.beside is not None or self.skinny.gathered:
             return False
         return self.device.dependent_launch and is_weight(self.skinny.b, self.constants)
 

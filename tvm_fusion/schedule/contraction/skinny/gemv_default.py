@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+import tvm_ffi
 from tvm import DataType, ir, tirx
 
+from ...._tvm.ir.structural import structural_map
 from ....core.tir.expressions import loads, variables
-from ....core.tir.loops import ceildiv, constant, product
+from ....core.tir.loops import ceildiv, constant, index, product
 from ....device import Device
 from ....ecg.work import at
 from ...gpu.memory.cp_async import BYTES as CP_ASYNC_BYTES
@@ -56,7 +58,8 @@ def gemv_config(
     view = view_of(axes, k_axes, (contraction.left, contraction.right))
     if view is None:
         return None
-    a, b, m_axes, n_axes = view.a, view.b, view.m_axes, view.n_axes
+    a, m_axes, n_axes = view.a, view.m_axes, view.n_axes
+    b, gathered = _gathered(view.b, {n_axes[-1].var, *(x.var for x in k_axes)})
     if any(constant(x.extent) is None for x in (*m_axes, *n_axes)):
         return None
     m, parts = static_extent(m_axes), len(contraction.totals)
@@ -80,7 +83,8 @@ def gemv_config(
     stages = min(max(1, vectors // tile.vectors), -(-k_tiles // slices_k))
     problem = (view.batch, m_axes, n_axes, k_axes, a, b, contraction)
     numbers = (tile, threads_n, slices_k, stages, norm_scale)
-    config = GemvConfig(*problem, *numbers, has_exchanges=device.kind == "cuda")
+    is_cuda = device.kind == "cuda"
+    config = GemvConfig(*problem, *numbers, has_exchanges=is_cuda, gathered=gathered)
     if not _fits_shared(config):
         return None
     if tile.is_k_contiguous and has_model(config):
@@ -90,6 +94,33 @@ def gemv_config(
     return replace(
         config, cp_async_stages=_cp_async_stages(config, device), dot=_dot(config, device)
     )
+
+
+def _gathered(
+    b: ir.Expr, moving: Collection[ir.Var]
+) -> tuple[ir.Expr, tuple[tuple[ir.Var, ir.Expr], ...]]:
+    """Put variables in the places of B's indices that are loaded and the same in all of a tile.
+
+    Parameters
+    ----------
+    moving
+        Axes along which tiles lie.
+    """
+    found: list[tuple[ir.Var, ir.Expr]] = []
+
+    def stand_in(place: ir.Expr) -> ir.Expr:
+        if not loads(place) or variables(place) & {*moving}:
+            return place
+        known = next((v for v, e in found if tvm_ffi.structural_equal(e, place)), None)
+        if known is None:
+            known = tirx.Var("gathered", str(place.ty.dtype))
+            found.append((known, place))
+        return known
+
+    def swap(read: ir.TensorLoad) -> ir.Expr:
+        return tirx.BufferLoad(read.source, [stand_in(index(i)) for i in read.indices])
+
+    return structural_map(b, (ir.TensorLoad, swap), order="pre"), tuple(found)
 
 
 def _of_least_time(start: GemvConfig, device: Device) -> GemvConfig | None:

@@ -83,9 +83,10 @@ class RoundedPanels(OperandB):
     def _block(self, panel: Panel, block: ir.Expr, part: int) -> tirx.Stmt:
         packed, lanes = self._packed, TILE_ROWS
         terms = 32 // packed.weights.bits  # of a word
-        stmts: list[tirx.Stmt] = []
-        for start in range(0, packed.width, lanes):
-            v = tirx.Ramp(index(start), index(1), lanes)
+        vectors = [tirx.Ramp(index(n), index(1), lanes) for n in range(0, packed.width, lanes)]
+        stmts: list[tirx.Stmt] = list(packed.ask_ahead(panel, block, vectors))
+        for v in vectors:
+            start = int(v.base)
             to = tirx.Ramp(index(part * packed.width + start), index(1), lanes)
             scale = bound(stmts, "scale", packed.scale(panel, block, v))
             minimum: ir.Expr | None = None
