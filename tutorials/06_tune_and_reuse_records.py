@@ -33,7 +33,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 import tvm_fusion
-from tvm_fusion.tuning.contents import listed
+from tvm_fusion.cli.commands.tune import listed
 from tvm_fusion.tuning.exchange import export_lines, import_lines
 from tvm_fusion.tuning.measure import Effort
 

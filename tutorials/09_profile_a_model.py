@@ -35,8 +35,8 @@ import numpy as np
 import onnx
 
 import tvm_fusion
+from tvm_fusion.cli.commands.profile import trace
 from tvm_fusion.deploy.runtime.profile.result import Profile
-from tvm_fusion.deploy.runtime.profile.trace import trace
 
 scratch = tempfile.TemporaryDirectory()
 folder = Path(scratch.name)

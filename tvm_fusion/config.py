@@ -39,7 +39,7 @@ class FusionConfig:
         Of ``auto``: largest max|a-b|/max|b| of an output against float32's; when omitted, what
         `tvm-fusion check` allows the precision: 1e-2 for fp16 and 5e-2 for bf16.
     samples : mapping of str to array_like
-        Of ``auto``: inputs that are run, by name; others are drawn.
+        Of ``auto``: inputs that are run, by name; others are random.
     half_io : bool
         Let inputs and outputs take ``precision`` too; by default they keep the model's dtypes.
     wide_residuals : bool, optional

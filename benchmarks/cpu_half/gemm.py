@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.cpu_half.gemm [--sizes 1024] [--threads 1 2 16] [--json FILE]`` compiles
 GEMMs of bfloat16 and int8 with a constant B, of a known and of any number of rows, and times them
-and products of registers alone in turns. Shares are of one core's peak, times the threads.
+and products of registers alone in turns; beside them PyTorch's of bfloat16, which is oneDNN's,
+where PyTorch is installed. Shares are of one core's peak, times the threads.
 """
 
 from __future__ import annotations
@@ -61,6 +62,9 @@ def measure(sizes: Sequence[int], threads: int) -> None:
         for size in sizes:
             for rows in ("known", "any"):
                 calls[short, size, rows] = _gemm(short, size, rows == "any")
+    for size in sizes:
+        if (peer := _torch(size, threads)) is not None:
+            calls["bf16", size, "PyTorch"] = peer
     least = dict.fromkeys(calls, float("inf"))
     for _ in range(ROUNDS):
         for case, call in calls.items():
@@ -154,6 +158,17 @@ def _gemm(short: str, size: int, is_any: bool) -> Call:
 
     argument = tvm.runtime.tensor(a.astype(dtype if dtype == "int8" else ml_dtypes.bfloat16))
     return lambda: given["main"](argument)
+
+
+def _torch(size: int, threads: int) -> Call | None:
+    """Multiply by PyTorch; ``None`` where it is not installed."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    torch.set_num_threads(threads)
+    a, b, out = (torch.randn(size, size).bfloat16() for _ in range(3))
+    return lambda: torch.mm(a, b, out=out)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 ``python3 -m benchmarks.cpu_half.run DIR [--only NAME ...] [--threads 1 2 16] [--jobs 16]`` needs
 PyTorch, transformers, TVM with its compiler and, for the peer, OpenVINO; the record goes to
-``cpu_half.json`` in $OUT. A folder that has artifacts is not compiled again. ``--at-once 4``
-measures four models side by side, on cores of their own.
+``cpu_half.json`` in $OUT. A folder that has artifacts is not compiled again; ``--prepare`` compiles
+alone. ``--at-once 4`` measures four models side by side, on cores of their own.
 """
 
 import argparse
@@ -22,7 +22,8 @@ from typing import Any
 from benchmarks.workers import Worker, gather
 from tvm_fusion.device import parse
 
-PRECISIONS = ("fp32", "bf16")
+PEER = "openvino"
+PREPARED = ("fp32", "bf16", PEER)  # what is made of a model, each in a process
 THREADS = (1, 2, 16)
 SECONDS = 90.0  # for one row
 
@@ -37,23 +38,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, nargs="*", default=THREADS)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--at-once", type=int, default=1, help="models that are measured at once")
+    parser.add_argument("--prepare", action="store_true", help="compile, and measure nothing")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="of this run")
     parser.add_argument("--json", type=Path, help="default: cpu_half.json in $OUT, if it is set")
     options = parser.parse_args(arguments)
     end = time.monotonic() + options.seconds
     path = options.json or Path(os.environ.get("OUT", "."), "cpu_half.json")
     names = options.only or [*MODELS]
-    work = [
-        (name, precision, options.folder / name / precision)
-        for name in names
-        for precision in PRECISIONS
-    ]
+    work = [(name, made, options.folder / name / made) for name in names for made in PREPARED]
     with ProcessPoolExecutor(options.jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
         failed = [found for found in pool.map(_compile, *zip(*work, strict=True)) if found]
     print("\n".join(failed), flush=True)
+    if options.prepare:
+        return int(bool(failed))
     device = {"name": parse("cpu").device.arch, "machine": platform.processor()}
     record: dict[str, Any] = {"about": device | {"failed": failed}, "rows": []}
-    left_out = {line.split(" ", 1)[0] for line in failed}
+    left_out = {line.split(" ", 1)[0] for line in failed if line.split(" ", 2)[1] != f"{PEER}:"}
     for threads in options.threads:
         cores = itertools.count(0, threads)
 
@@ -84,26 +84,46 @@ def _row(name: str, threads: int, first: int, folder: Path) -> dict[str, Any] | 
     return json.loads(line)
 
 
-def _compile(name: str, precision: str, folder: Path) -> str:
-    """Compile one model; returns what failed."""
+def _compile(name: str, made: str, folder: Path) -> str:
+    """Compile one model, or write what its peer and its check need; returns what failed."""
     if folder.exists():
         return ""
     import torch
 
     import tvm_fusion
 
-    from .models import made
+    from .models import built
     from .worker import SEED
 
     torch.set_grad_enabled(False)
     torch.set_num_threads(1)
     try:
-        program = torch.export.export(*made(name, SEED))
-        tvm_fusion.compile(program, target="cpu", precision=precision).export(folder)
+        module, inputs = built(name, SEED)
+        if made == PEER:
+            write_peer(module, inputs, folder)
+        else:
+            program = torch.export.export(module, inputs)
+            tvm_fusion.compile(program, target="cpu", precision=made).export(folder)
     # guard: a model that is not compiled is a line of the page
     except Exception as error:
-        return f"{name} {precision}: {error}"
+        return f"{name} {made}: {error}"
     return ""
+
+
+def write_peer(module: Any, inputs: tuple[Any, ...], folder: Path) -> None:
+    """Write inputs, PyTorch's first output, and OpenVINO's model where it can be had."""
+    import numpy as np
+    import torch
+
+    exact = module(*inputs)[0].double().numpy()
+    place = folder.with_name("case.npz")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(place, exact=exact, **{str(i): x.numpy() for i, x in enumerate(inputs)})
+    import openvino
+
+    model = openvino.convert_model(torch.export.export(module, inputs))
+    folder.mkdir()
+    openvino.save_model(model, folder / "model.xml", compress_to_fp16=False)
 
 
 def _text(row: dict[str, Any]) -> str:

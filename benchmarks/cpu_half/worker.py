@@ -22,21 +22,15 @@ def main(name: str, threads: str, first: str, folder: str) -> None:
     count = int(threads)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[int(first) :][:count])
     os.environ |= {"TVM_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
-    import torch
+    import numpy as np
 
-    from .models import made
-
-    torch.set_grad_enabled(False)
-    torch.set_num_threads(count)
-    module, inputs = made(name, SEED)
-    exact = [x.double().numpy() for x in module(*inputs)]
-    arrays = [x.numpy() for x in inputs]
-    sides = {
-        "fp32": _ours(Path(folder, name, "fp32"), arrays),
-        "bf16": _ours(Path(folder, name, "bf16"), arrays),
-    }
+    place = Path(folder, name)
+    with np.load(place / "case.npz") as stored:
+        arrays = [stored[str(i)] for i in range(len(stored.files) - 1)]
+        exact = [stored["exact"]]
+    sides = {precision: _ours(place / precision, arrays) for precision in ("fp32", "bf16")}
     try:
-        sides |= _openvino(torch.export.export(module, inputs), arrays, count)
+        sides |= _openvino(place / "openvino" / "model.xml", arrays, count)
     # guard: a peer that cannot be had, or not take a model, leaves its columns empty
     except Exception as error:
         print(f"OpenVINO: {error}", file=sys.stderr)
@@ -54,11 +48,12 @@ def _ours(folder: Path, arrays: list[Any]) -> Call:
     return lambda: [*executable.run(named).values()]
 
 
-def _openvino(program: Any, arrays: list[Any], threads: int) -> dict[str, Call]:
-    """Compile a program in float32, and in the precision that its users get by default."""
+def _openvino(path: Path, arrays: list[Any], threads: int) -> dict[str, Call]:
+    """Compile a model in float32, and in the precision that its users get by default."""
     import openvino
 
-    core, model = openvino.Core(), openvino.convert_model(program)
+    core = openvino.Core()
+    model = core.read_model(path)
     given = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads}
 
     def side(options: dict[str, Any]) -> Call:

@@ -37,7 +37,7 @@ def build(
     target
         As of :func:`tvm_fusion.device.parse`.
     count
-        Candidates of a shape, beside the default's with other splits of K and orders of tiles.
+        Candidates of a shape, against the default's with other splits of K and orders of tiles.
     only
         Parts of names; empty: all.
     processes

@@ -1,4 +1,4 @@
-"""Check and time a folder of candidates on this machine's GPU, each beside its default.
+"""Check and time a folder of candidates on this machine's GPU, each against its default.
 
 ``python3 -m benchmarks.gpu_sweep.run DIR [--json FILE]`` needs PyTorch and TVM's runtime, no
 compiler. Results are compared with float64 and with the default's, in memory that held NaNs. Only

@@ -1,1 +1,1 @@
-"""Whole models on a GPU with records of their kernels, beside their defaults."""
+"""Whole models on a GPU with records of their kernels, against their defaults."""

@@ -9,7 +9,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax
 
-from tvm_fusion.schedule.stage.inline_groups import arguments_of
+from tvm_fusion.schedule.kernels import arguments_of
 
 
 def inlined(mod: tvm.IRModule) -> tvm.IRModule:

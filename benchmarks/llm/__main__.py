@@ -1,12 +1,15 @@
-"""The command line: language models of drawn weights in sessions, beside PyTorch's own decoding.
+"""The command line: language models of drawn weights in sessions, beside PyTorch and llama.cpp.
 
 Shapes are those of the models, layers as many as asked for. PyTorch runs with its static cache;
-both take turns in one process. It writes ``results/llm.json`` and ``README.md``.
+both take turns in one process. With ``--weights Q4_0`` a GGUF file has them: activations are
+rounded as llama.cpp's are, which takes turns instead, if ``LLAMA_CPP_PYTHON`` names a Python that
+has it. It writes ``results/llm.json`` and ``README.md``.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -21,9 +24,10 @@ from benchmarks.harness import environment
 from benchmarks.harness.client import ROOT
 from benchmarks.kernels.measure import alternate
 from benchmarks.markdown import table
-from benchmarks.records import read, write
+from benchmarks.records import columns, read, rows_of, write
 from tvm_fusion.models.static_cache import name_of_cache
 
+from . import gguf_rows
 from .models import SHAPES, model_of
 
 HERE = Path(__file__).parent
@@ -41,11 +45,18 @@ def main() -> int:
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--target", default="cpu")
     parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--weights", choices=("Q4_0", "Q8_0"), help="of a GGUF file")
+    parser.add_argument("--threads", type=int, default=1, help="of a model with such weights")
     parser.add_argument("--render", action="store_true", help="write the table again, no more")
     options = parser.parse_args()
     if not options.render:
-        rows = [measure(options)]
-        write(RECORD, {"environment": environment.describe(ROOT), "models": rows})
+        record = read(RECORD) if RECORD.exists() else {}
+        record["environment"] = environment.describe(ROOT)
+        if options.weights is None:
+            record["models"] = [measure(options)]
+        else:
+            record["gguf"] = _with_rows(record.get("gguf", []), _gguf_rows(options))
+        write(RECORD, record)
     (HERE / "README.md").write_text(render(read(RECORD)))
     return 0
 
@@ -108,6 +119,20 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         }
 
 
+def _gguf_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
+    os.environ["TVM_NUM_THREADS"] = str(options.threads)
+    torch.set_num_threads(options.threads)
+    given = options.model, options.weights, options.layers, options.vocabulary, options.length
+    return gguf_rows.measure(*given, sorted({options.prompt, 512} & set(range(options.length))))
+
+
+def _with_rows(old: list[list[Any]], new: list[dict[str, Any]]) -> list[list[Any]]:
+    """Replace rows that were measured again."""
+    kept = {tuple(row[n] for n in gguf_rows.KEYS): row for row in rows_of(old or [[]])}
+    kept |= {tuple(row[n] for n in gguf_rows.KEYS): row for row in new}
+    return columns(kept.values())
+
+
 class _Eager:
     """The model as PyTorch runs it, over its static cache."""
 
@@ -150,7 +175,16 @@ def render(record: dict[str, Any]) -> str:
     headings = ["model", "layers", "words", "target", "prefill", "PyTorch", "decode", "PyTorch"]
     headings += ["parameters (MB)", "stored (MB)", "of one function (MB)", "caches (MB)"]
     headings += ["export (s)", "compile (s)"]
-    lines += table(headings, map(_row, record["models"]))
+    lines += table(headings, map(_row, record.get("models", [])))
+    lines += [
+        "",
+        "Weights in blocks of a GGUF file, activations rounded to int8 in blocks, beside llama.cpp"
+        " as built for the machine: tokens per second by the median of turns, of one thread in its"
+        " CPU time; steps of `decode` are the least of some, behind the first prompt. The error is"
+        " that of the logits, beside PyTorch with the same weights unpacked.",
+        "",
+        *table(gguf_rows.HEADINGS, gguf_rows.table_rows(rows_of(record.get("gguf") or [[]]))),
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -10,7 +10,6 @@ import transformers
 from torch import Tensor, nn
 from torch.nn import functional
 
-_FAMILY = {"Qwen2": "Qwen2ForCausalLM", "Qwen3": "Qwen3ForCausalLM", "Llama": "LlamaForCausalLM"}
 # Hidden size, intermediate size, layers, heads, heads of keys and values, width of a head, words.
 SHAPES = {
     "Qwen2-0.5B": (896, 4864, 24, 14, 2, 64, 151936),
@@ -18,7 +17,9 @@ SHAPES = {
     "Qwen3-0.6B": (1024, 3072, 28, 16, 8, 128, 151936),
     "Llama-3.2-1B": (2048, 8192, 16, 32, 8, 64, 128256),
     "Llama-3-8B": (4096, 14336, 32, 32, 8, 128, 128256),
+    "Qwen3Moe-30B-A3B": (2048, 768, 48, 32, 4, 128, 151936),
 }
+_EXPERTS = {"Qwen3Moe-30B-A3B": {"num_experts": 128, "num_experts_per_tok": 8}}
 _SCALED = 128  # terms that share a scale of int4
 
 
@@ -47,7 +48,7 @@ def drawn_on(
 
 
 def _class(name: str) -> Any:
-    return getattr(transformers, _FAMILY[name.partition("-")[0]])
+    return getattr(transformers, f"{name.partition('-')[0]}ForCausalLM")
 
 
 def _config(name: str, layers: int | None, vocabulary: int | None, length: int) -> Any:
@@ -56,6 +57,7 @@ def _config(name: str, layers: int | None, vocabulary: int | None, length: int) 
         vocab_size=vocabulary or words,
         hidden_size=hidden,
         intermediate_size=inner,
+        **({"moe_intermediate_size": inner, **_EXPERTS[name]} if name in _EXPERTS else {}),
         num_hidden_layers=layers or depth,
         num_attention_heads=heads,
         num_key_value_heads=shared,
@@ -94,11 +96,16 @@ def pack_linear(model: Any) -> None:
 
 
 def touched(model: Any, places: int, batch: int) -> int:
-    """Count the bytes that a step reads: weights and tables of a head, and keys and values."""
+    """Count the bytes that a step reads: weights and tables of a head, and keys and values.
+
+    Of experts those of a token's.
+    """
     config = model.config
-    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    named = (*model.named_parameters(), *model.named_buffers())
+    share = batch * getattr(config, "num_experts_per_tok", 1) / getattr(config, "num_experts", 1)
+    sizes = {id(t): _bytes(t) * (min(1, share) if ".experts." in n else 1) for n, t in named}
     rows = 2 * config.num_key_value_heads * config.num_hidden_layers * batch * places
-    return sum(map(_bytes, tensors.values())) + rows * config.head_dim * 2
+    return int(sum(sizes.values())) + rows * config.head_dim * 2
 
 
 def _bytes(tensor: Tensor) -> int:

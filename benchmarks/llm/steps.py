@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm_fusion.core.tir.expressions import loads
@@ -82,35 +82,44 @@ def _late_weights() -> None:
     emit.is_weight = lambda *_: False
 
 
-def _gemv(wide: dict[int, int], threads: int, stages: int) -> Callable[[], None]:
-    """Let GEMVs over columns have other tiles in a block, fewer threads, more stages."""
+def _along_n() -> None:
+    from tvm_fusion.rewrite.products import weight_layout
+
+    weight_layout._reads_along_k = lambda *_: False
+
+
+def _along_k(columns: int, slices: int, threads: int, stages: int) -> Callable[[], None]:
+    """Let GEMVs along K have so many columns of a tile, slices, tiles of a block and loads."""
 
     def patch() -> None:
         from tvm_fusion.schedule.contraction.skinny import gemv_default
+        from tvm_fusion.schedule.contraction.skinny.thread_tile import fewer_columns
 
-        choose = gemv_default._n_contiguous_threads
-        gemv_default.BLOCKS_OF_THREADS_N = wide
-        gemv_default.CP_ASYNC_STAGES = stages
-        gemv_default._n_contiguous_threads = lambda n, k, most: choose(n, k, min(most, threads))
+        choose = gemv_default._of_least_time
+
+        def forced(start: Any, device: Any) -> Any:
+            tile = next((t for t in fewer_columns(start.tile) if t.n == columns), start.tile)
+            given = {"slices_k": slices, "threads_n": threads}
+            most = max(1, int(start.k_tiles) // slices)
+            made = replace(start, tile=tile, stages=min(stages, most), **given)
+            return made if made.holds_heads(device.clusters) else choose(start, device)
+
+        gemv_default._of_least_time = forced
 
     return patch
 
 
-_GEMVS = {  # tiles along N where there are so many blocks; threads; stages
-    "gemv_narrow": ({}, 1024, 3),
-    "gemv_narrow_512": ({}, 512, 4),
-    "gemv_512": ({8: 128, 4: 96}, 512, 4),
-    "gemv_512_6": ({8: 128, 4: 96}, 512, 6),
-    "gemv_256": ({8: 128, 4: 96}, 256, 6),
-    "gemv_wide": ({8: 96, 4: 48}, 1024, 3),
-    "gemv_wide_512": ({8: 96, 4: 48}, 512, 6),
-}
+_ALONG_K = {
+    "k_1_32": (1, 32, 8, 8), "k_2_32": (2, 32, 8, 4), "k_4_32": (4, 32, 8, 2),
+    "k_1_64": (1, 64, 4, 8), "k_2_128": (2, 128, 2, 2), "k_4_256": (4, 256, 1, 1),
+    "k_4_512": (4, 512, 1, 2),
+}  # fmt: skip
 
 
 def _heads_apart() -> None:
-    from tvm_fusion.schedule.contraction.problem import epilogue_proposals
+    from tvm_fusion.schedule.contraction.problem.epilogue import proposals
 
-    epilogue_proposals.is_head_sum = lambda _: False
+    proposals.is_head_sum = lambda _: False
 
 
 # What the compiler is made to choose, to see that it chooses well.
@@ -119,10 +128,12 @@ VARIANTS: dict[str, Callable[[], None]] = {
     "prefetch": _prefetch,
     "late_weights": _late_weights,
     "heads_apart": _heads_apart,
-    **{name: _gemv(*sizes) for name, sizes in _GEMVS.items()},
+    "along_n": _along_n,
+    **{name: _along_k(*sizes) for name, sizes in _ALONG_K.items()},
 }
 
 _LLAMA, _QWEN, _LARGE = "Llama-3.2-1B", "Qwen3-0.6B", "Llama-3-8B"
+_EXPERTS = "Qwen3Moe-30B-A3B"
 _FEW = {"layers": 4, "vocabulary": 8192, "has_rival": False}
 CHECKS = tuple(
     Step(f"check_{model}", model, layers=2, vocabulary=8192, has_rival=False)
@@ -140,7 +151,11 @@ STEPS = (
     Step("few_qwen3_two_kernels", _QWEN, **_FEW, variant="two_kernels"),
     Step("few_qwen3_heads_apart", _QWEN, **_FEW, variant="heads_apart"),
     Step("few_qwen3_prefetch", _QWEN, **_FEW, variant="prefetch"),
-    *(Step(f"few_llama_1b_{name}", _LLAMA, **_FEW, variant=name) for name in _GEMVS),
+    Step("few_llama_1b_along_n", _LLAMA, **_FEW, variant="along_n"),
+    Step("few_qwen3_along_n", _QWEN, **_FEW, variant="along_n"),
+    *(Step(f"few_llama_1b_{name}", _LLAMA, **_FEW, variant=name) for name in _ALONG_K),
+    Step("few_qwen3_k_1_32", _QWEN, **_FEW, variant="k_1_32"),
+    Step("decode_qwen3_30b_a3b", _EXPERTS, layers=4, vocabulary=8192),
     Step("decode_llama_8b", _LARGE, layers=8),
     Step("decode_llama_8b_16384", _LARGE, layers=8, length=16384, position=16000),
     Step("decode_llama_8b_int4", _LARGE, layers=8, has_int4=True),

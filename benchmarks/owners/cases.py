@@ -24,9 +24,8 @@ RULES = {
     "join_matmuls": "JoinMatmuls",
     "transposed_phases": "TransposedConvByPhases",
     "norm_statistics": "NormStatistics",
-    "narrow_weights": "TransposeNarrowWeights",
+    "weights_along_k": "TransposeWeights",
     "peer_sums": "PeerSums",
-    "position_masks": "PositionMasks",
     "rounded_activations": "RoundedActivations",
 }
 

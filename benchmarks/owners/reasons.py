@@ -97,12 +97,11 @@ REASONS: dict[str, dict[str, Reason]] = {
             "benchmarks/gpu/FUSED_GEMMS.md", "norms of models that are exported in a half type"
         ),
         "PeerSums": Reason("benchmarks/parallel/README.md", "sums over the workers of a decoder"),
-        "PositionMasks": Reason("benchmarks/llm", "attention over a cache, on CPUs"),
         "TransposedConvByPhases": Reason(_OPERATORS, "ConvTranspose, on CPUs"),
         "RoundedActivations": Reason(
             "benchmarks/nbits/README.md", "activations of int8 beside packed weights, on CPUs"
         ),
-        "TransposeNarrowWeights": Reason(
+        "TransposeWeights": Reason(
             "benchmarks/gpu/narrow_products.py", "weights of bytes and float8"
         ),
     },

@@ -10,6 +10,7 @@ from .reasons import REASONS
 
 SUITE = "expressions with a known optimum"  # a run of the record that is no model
 APPLIED = "Applied, but in no form that was the cheapest"
+LAW_ROWS = "tests/rewrite/laws/test_law_owners.py"
 UNMATCHED = "Nothing that was planned has what they are about"
 _COUNTS = {
     "templates": ("Templates", "launches"),
@@ -49,7 +50,8 @@ def render(record: Mapping[str, Any]) -> str:
         rows = _laws(record) if kind == "laws" else _rows(record, kind)
         lines += ["", f"## {title}", "", *table(["", "needed by", what, "runs"], rows)]
     for title, names in unused_laws(record).items():
-        lines += ["", f"{title} ({len(names)}): {', '.join(f'`{name}`' for name in names)}."]
+        lines += ["", f"{title}: {len(names)} laws."]
+    lines += ["", f"They are needed by rows of their own, or derived by others: `{LAW_ROWS}`."]
     return "\n".join(lines) + "\n"
 
 

@@ -5,6 +5,17 @@
     python -m benchmarks.prices --out DIR --take DIR/prices.json
 
 After a change to the models of cost, ``--again`` prices what a folder has, ``--take`` as above.
+
+CPUs, where they are: two parts, each within nine minutes of 16 cores.
+
+    python -m benchmarks.prices --target cpu --out DIR --jobs 16 --seconds 500
+    for n in 2 16; do
+        python -m benchmarks.prices.run DIR --threads $n --seconds 250 --json DIR/prices_$n.json
+    done
+
+and what was measured of a number of threads, at prices for as many cores:
+
+    python -m benchmarks.prices --out DIR --cores 2 --take DIR/prices_2.json
 """
 
 import argparse
@@ -27,23 +38,24 @@ def main(arguments: list[str] | None = None) -> int:
         "--seconds", type=float, default=float("inf"), help="after which compiling ends"
     )
     parser.add_argument("--again", action="store_true", help="price the groups of --out again")
+    parser.add_argument("--cores", type=int, help="of a CPU, for which prices are")
     parser.add_argument("--take", type=Path, metavar="FILE", help="what was measured of --out")
     parser.add_argument("--table", action="store_true", help="write the page again, no more")
     options = parser.parse_args(arguments)
-    if options.again:
+    if options.again or options.cores:
         from .build import price_again
 
-        price_again(options.out, _log)
+        price_again(options.out, _log, options.cores)
     elif options.out and not options.take:
         from .build import build
-        from .models import MODELS
+        from .models import CPU, MODELS
 
-        models = options.models or [*MODELS]
+        models = options.models or [*(CPU if options.target.startswith("cpu") else MODELS)]
         build(options.out, options.target, models, options.jobs, _log, options.seconds)
     if options.take:
         from .results import take
 
-        take(options.out, options.take)
+        take(options.out, options.take, f"cpu, {options.cores} cores" if options.cores else "")
     if options.take or options.table:
         from .table import write
 

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
@@ -259,15 +259,22 @@ def functions_of(groups: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str
             yield key, way, function
 
 
-def price_again(folder: Path, log: Log = print) -> None:
-    """Price the groups of a folder by this version's models of cost; nothing is compiled."""
+def price_again(folder: Path, log: Log = print, cores: int | None = None) -> None:
+    """Price the groups of a folder by this version's models of cost; nothing is compiled.
+
+    Parameters
+    ----------
+    cores
+        For which prices are, where they are not for those of the machine.
+    """
     from .alternatives import alternatives_of, read_back
     from .price import about, priced
 
     path = folder / INDEX
     index = json.loads(path.read_text())
     spec = parse(index["target"])
-    target = spec.tvm_target()
+    target, device = spec.tvm_target(), spec.device
+    device = device if cores is None else replace(device, cores=cores)
     with target, remembering(), recording():
         for key, group in index["groups"].items():
             if "library" not in group["functions"][FUSED]:
@@ -278,7 +285,7 @@ def price_again(folder: Path, log: Log = print) -> None:
                 log(f"{group['title']}: {group['template']} refuses it now")
                 continue
             ways = alternatives_of(claim, claim_book(target))
-            group |= about(claim, spec.device)
-            found = {name: priced(way, spec.device) for name, way in ways.items()}
+            group |= about(claim, device)
+            found = {name: priced(way, device) for name, way in ways.items()}
             group["prices"] |= {n: p for n, p in found.items() if n in group["prices"]}
     path.write_text(json.dumps(index))

@@ -48,14 +48,14 @@ def _values(claim: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
 
 
 def price(row: dict[str, Any], target: str) -> dict[str, float]:
-    """Price a row's alternatives by the coefficients that ship, or as the roofline had them."""
+    """Price a row's alternatives by the coefficients that ship, else as the planner had them."""
     from benchmarks.cost_model.fit import predicted
     from tvm_fusion.fusion.fitted import fits
 
     kind, _, arch = target.partition(":")
     fit = fits().get((kind, arch, ""))
     if fit is None or row["source"] != "fitted":
-        return dict(row["roofline"])
+        return dict(row.get("planned", row["roofline"]))
     ways = row["claims"].items()
     return {way: round(predicted({"claims": c}, fit.coefficients), 2) for way, c in ways}
 
@@ -118,6 +118,8 @@ def take(folder: Path, measured: Path, target: str = "") -> None:
         row = {"key": key, **{k: group[k] for k in _KEPT}, "calls": calls}
         row["roofline"] = {way: one["roofline_us"] for way, one in group["prices"].items()}
         row["source"] = group["prices"]["fused"]["source"]
+        if index["target"].startswith("cpu"):  # its coefficients are of another machine
+            row["planned"] = {way: one["us"] for way, one in group["prices"].items()}
         row["claims"] = {way: one["claims"] for way, one in group["prices"].items()}
         rows[key] = row | {k: answer[k] for k in ("us", "wrong", "error") if k in answer}
     one["rows"] = [rows[key] for key in sorted(rows) if rows[key]["calls"]]

@@ -1,14 +1,15 @@
 """Measure a folder of groups where the device is, with TVM's runtime alone.
 
-``python3 -m benchmarks.prices.run DIR [--json FILE] [--seconds N]``; the result goes to
-``prices.json`` in $OUT by default. The alternatives of a group read the same inputs, and the same
-weights where they take them in the same form; their results are compared, then they are timed in
-turns. A process measures group after group; a crash costs the group.
+``python3 -m benchmarks.prices.run DIR [--json FILE] [--seconds N] [--threads N]``; the result goes
+to ``prices.json`` in $OUT by default. The alternatives of a group read the same inputs, and the
+same weights where they take them in the same form; their results are compared, then they are timed
+in turns. A process measures group after group; a crash costs the group.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -19,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.workers import Worker
-from tvm_fusion.tuning.candidate_bench.clock import Clock
 from tvm_fusion.tuning.candidate_bench.tensors import Draw, Runtime, difference
+from tvm_fusion.tuning.candidate_bench.worker import Clock
 
 INDEX = "index.json"
 GROUP_SECONDS = 60.0  # until a group counts as hanging
@@ -36,19 +37,22 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", type=Path, help="default: prices.json in $OUT, if it is set")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="of this run")
+    parser.add_argument("--threads", type=int, help="of a CPU; default: one a core")
     parser.add_argument("--worker", action="store_true", help="answer the names of groups")
     options = parser.parse_args()
     if options.worker:
         _work(options.folder)
         return 0
     path = options.json or Path(os.environ.get("OUT", "."), "prices.json")
-    record = measure(options.folder, path, options.seconds)
+    record = measure(options.folder, path, options.seconds, options.threads)
     failed = [row for row in record["rows"].values() if "us" not in row]
     print(f"{len(record['rows']) - len(failed)} groups measured, {len(failed)} failed")
     return 1 if failed else 0
 
 
-def measure(folder: Path, path: Path, seconds: float = float("inf")) -> dict[str, Any]:
+def measure(
+    folder: Path, path: Path, seconds: float = float("inf"), threads: int | None = None
+) -> dict[str, Any]:
     """Measure a folder's groups, each answer written at once; returns the record."""
     index = json.loads((folder / INDEX).read_text())
     keys = [key for key, group in index["groups"].items() if _is_built(group)]
@@ -60,11 +64,12 @@ def measure(folder: Path, path: Path, seconds: float = float("inf")) -> dict[str
             print("no time is left for the other groups", flush=True)
             break
         if worker is None:
-            worker = _started(folder)
+            worker = _started(folder, threads)
             first = json.loads(worker.line(GROUP_SECONDS) or "{}")
             if "device" not in first:
                 raise SystemExit(f"nothing can be measured here: {first.get('error')}")
-            record["device"] = first["device"]
+            of = f", {threads} threads" if threads else ""
+            record["device"] = f"{first['device']}{of}"
         worker.send(key)
         line = worker.line(GROUP_SECONDS)
         row = (
@@ -85,9 +90,10 @@ def _is_built(group: dict[str, Any]) -> bool:
     return "library" in group["functions"].get(FUSED, {})
 
 
-def _started(folder: Path) -> Worker:
+def _started(folder: Path, threads: int | None) -> Worker:
     module = ("-m", "benchmarks.prices.run", str(folder.resolve()), "--worker")
-    return Worker(*module, environment={}, folder=Path.cwd())
+    environment = {"TVM_NUM_THREADS": str(threads)} if threads else {}
+    return Worker(*module, environment=environment, folder=Path.cwd())
 
 
 def _line(group: dict[str, Any], row: dict[str, Any]) -> str:
@@ -132,7 +138,7 @@ class Bench:
         self._runtime = Runtime(kind)
         self._clock = Clock.of(self._runtime)
         self._machines: dict[str, Any] = {}
-        self.name = _device_name() if kind == "cuda" else platform.processor() or kind
+        self.name = _device_name() if kind == "cuda" else _processor() or kind
 
     def times(self, group: dict[str, Any]) -> dict[str, Any]:
         """Time the alternatives of a group; what gives other results is told and not timed."""
@@ -185,6 +191,15 @@ def _device_name() -> str:
     name = ctypes.create_string_buffer(256)
     ctypes.CDLL("libcuda.so.1").cuDeviceGetName(name, len(name), 0)
     return name.value.decode()
+
+
+def _processor() -> str:
+    """Name the processor, as Linux does."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
 
 
 def _told(results: list[Any], expected: list[Any], tolerance: float) -> str:

@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.qdq.run DIR [--only NAME ...] [--threads 1 2 16] [--layers 12]`` needs
 PyTorch, transformers, ONNX Runtime and, for the peer, OpenVINO; the record goes to ``qdq.json`` in
-$OUT. A model that is in the folder is not made again. ``--at-once 4`` measures four files side by
-side, on cores of their own.
+$OUT. A model that is in the folder is not made again; ``--prepare`` makes and compiles alone.
+``--at-once 4`` measures four files side by side, on cores of their own.
 """
 
 import argparse
@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--layers", type=int, default=12, help="of an encoder; 2: two a stage")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--at-once", type=int, default=1, help="files that are measured at once")
+    parser.add_argument("--prepare", action="store_true", help="compile, and measure nothing")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="of this run")
     parser.add_argument("--json", type=Path, help="default: qdq.json in $OUT, if it is set")
     options = parser.parse_args(arguments)
@@ -48,6 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ProcessPoolExecutor(options.jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
         found = [*pool.map(_prepare, options.only, layers, folders)]
     failed = dict(line for one in found for line in one)
+    if options.prepare:
+        print("\n".join(f"{case}: {reason}" for case, reason in failed.items()))
+        return int(bool(failed))
     about = {
         **environment.describe(ROOT),
         "llvm": parse("cpu").device.arch,

@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--machine", default="", metavar="NAME",
-        help="part of the names of files, for results of several machines beside each other",
+        help="part of the names of files, for results of several machines next to each other",
     )  # fmt: skip
     parser.add_argument("--table", action="store_true", help="only write README.md")
     return parser

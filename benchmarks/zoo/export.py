@@ -5,12 +5,12 @@ Needs the extra ``zoo``; the committed graphs come from torch 2.13, transformers
 """
 
 import argparse
-import lzma
 
 import onnx
 import torch
 
 from benchmarks import zoo
+from benchmarks.records import compressed
 from benchmarks.zoo import torch_models
 from benchmarks.zoo.strip import strip
 
@@ -55,7 +55,7 @@ def main() -> None:
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
     for name in names:
         model = strip(export(name, seed=0), export(name, seed=1))
-        data = lzma.compress(model.SerializeToString(deterministic=True), preset=9)
+        data = compressed(model.SerializeToString(deterministic=True))
         path = zoo.GRAPHS / f"{name}{zoo.SUFFIX}"
         path.write_bytes(data)
         print(f"{path.name}: {len(model.graph.node)} nodes, {len(data)} bytes")

@@ -29,7 +29,7 @@ def page() -> str:
     flags = [f"`{name}`\n: {text}.\n" for name, text in FLAGS.items()]
     parts = [HEAD, "## Flags", *flags]
     for family, title in families():
-        own = importlib.import_module(f"{laws.__name__}.{family}").LAWS
+        own = importlib.import_module(family).LAWS
         rows = [_row(law) for law in own]
         parts += [f"## {title}\n\n| law | equation | flag | refuses |\n| --- | --- | --- | --- |"]
         parts += [*rows, ""]
@@ -41,13 +41,13 @@ def page() -> str:
 def families() -> list[tuple[str, str]]:
     """List the modules that have a table of laws, with the first sentence of their docstrings."""
     found = []
-    for info in pkgutil.iter_modules(laws.__path__):
-        module = importlib.import_module(f"{laws.__name__}.{info.name}")
+    for info in pkgutil.walk_packages(laws.__path__, f"{laws.__name__}."):
+        module = importlib.import_module(info.name)
         if hasattr(module, "LAWS"):
             title = (module.__doc__ or info.name).partition("\n")[0].strip().rstrip(".")
             found.append((info.name, title.replace("`", "")))
     order = [law.name for law in laws.LAWS]
-    first = {f: importlib.import_module(f"{laws.__name__}.{f}").LAWS[0].name for f, _ in found}
+    first = {f: importlib.import_module(f).LAWS[0].name for f, _ in found}
     return sorted(found, key=lambda family: order.index(first[family[0]]))
 
 

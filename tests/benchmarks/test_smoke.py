@@ -86,6 +86,7 @@ COMMAND_LINES = {
     "cpu_half": None,
     "cpu_half.gemm": None,
     "cpu_half.run": None,
+    "cpu_half.whole": None,
     "qdq": "test_qdq.py",
     "qdq.run": "test_qdq.py",
     "held_out": None,
@@ -98,7 +99,8 @@ WORKERS = {
     *("harness.arena", "harness.worker", "kernel_diff.collect", "kernels.measure"),
     *("graphnet.run", "half_sweep.worker", "operators_onnx.worker", "operators_speed.measure"),
     *("real_models.runner", "runtime_alone", "shared_cores.process"),
-    *("llm.step_worker", "operators_torch.worker", "tuning.metaschedule", "tuning.ours"),
+    *("llm.llama_cpp_worker", "llm.step_worker", "operators_torch.worker"),
+    *("tuning.metaschedule", "tuning.ours"),
 }
 ELSEWHERE = {"demo": "test_demo.py"}
 

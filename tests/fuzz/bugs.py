@@ -179,7 +179,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "an epilogue stores outside of its slice",
-        "schedule/contraction/problem/fuse_epilogue.py",
+        "schedule/contraction/problem/epilogue/fuse.py",
         "if result.condition is not None:",
         "if False:",
         seeds=(23,),
@@ -193,14 +193,14 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a dilated window reads its neighbours",
-        "schedule/contraction/problem/padding.py",
+        "schedule/contraction/problem/functions/padding.py",
         "terms = [(v, count // by) for v, count in atoms.items()]",
         "terms = [(v, 1) for v in atoms]",
         seeds=(28,),
     ),
     Bug(
         "an epilogue stores where the sum stands",
-        "schedule/contraction/problem/fuse_epilogue.py",
+        "schedule/contraction/problem/epilogue/fuse.py",
         "where = [substitute(i, axes) for i in result.indices]",
         "where = list(place)",
         seeds=(7,),

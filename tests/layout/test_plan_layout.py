@@ -40,10 +40,14 @@ def calls(mod):
 
 
 def blocked(mod):
-    """Tell of each image whether its channels are blocks, or the last axis."""
+    """Tell of each image whether its channels are blocks, or the last axis.
+
+    A single pixel, which lies in memory alike in all layouts, counts as if they were.
+    """
     types = [b.var.ty for block in mod["main"].body.blocks for b in block.bindings]
     shapes = [list(t.shape.values) for t in types if isinstance(t, relax.TensorType)]
-    return [len(s) == 5 or int(s[-1]) > WIDTH for s in shapes if len(s) >= 4]
+    images = [[int(extent) for extent in s] for s in shapes if len(s) >= 4]
+    return [len(s) == 5 or s[-1] > WIDTH or s[2:] == [1, 1] for s in images]
 
 
 def layout_kernels(decisions):

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.workers import Worker
 from tvm_fusion.measure.isolate import Failed, is_readable, isolated
-from tvm_fusion.tuning.candidate_bench import workers
+from tvm_fusion.tuning.candidate_bench import measure
 
 LIMIT = 1024  # of select.select
 
@@ -34,10 +34,10 @@ def test_what_waits_takes_descriptors_of_any_number():
     reading, writing = os.pipe()
     assert reading > LIMIT
     assert not is_readable(reading, 0)
-    assert not workers._is_readable(reading, 0)
+    assert not measure._is_readable(reading, 0)
     os.write(writing, b"x")
     assert is_readable(reading, None)
-    assert workers._is_readable(reading, 60)
+    assert measure._is_readable(reading, 60)
     os.close(writing)
     os.read(reading, 1)
     assert is_readable(reading, None)  # its end

@@ -21,6 +21,7 @@ from tvm_fusion.rewrite.nonfinite import (
     NONE,
     NUMBER,
     PLUS,
+    ZERO,
     becomes,
 )
 from tvm_fusion.rewrite.readers import Readers
@@ -123,9 +124,13 @@ def told(body):
         (lambda emit, x: op.exp(emit(op.negative(x))), PLUS),
         (lambda emit, x: op.nn.relu(x), MINUS),
         (lambda emit, x: op.nn.softmax(x), MINUS),
-        (lambda emit, x: op.divide(relax.const(1.0), x), INFINITE),
+        (lambda emit, x: op.divide(relax.const(1.0), x), INFINITE | ZERO),
         (lambda emit, x: op.power(x, relax.const(2.0)), NONE),
-        (lambda emit, x: op.power(x, relax.const(0.0)), ALL),
+        (lambda emit, x: op.power(x, relax.const(0.0)), ALL | ZERO),
+        (lambda emit, x: op.rsqrt(emit(op.negative(x))), MINUS | ZERO),
+        (lambda emit, x: op.divide(x, emit(op.abs(x))), INFINITE),
+        (lambda emit, x: op.divide(x, emit(op.add(x, relax.const(1.0)))), INFINITE),
+        (lambda emit, x: op.divide(x, emit(op.add(x, x))), INFINITE | ZERO),
         (lambda emit, x: op.where(relax.const(True), x, x), NONE),
         (lambda emit, x: emit(op.split(x, [2], 1))[0], NONE),
         (lambda emit, x: op.isinf(emit(emit(op.split(x, [2], 1))[0])), ALL),
@@ -145,7 +150,7 @@ def test_results_of_functions_that_are_called_are_asked_about():
         caller.emit_func_output(caller.emit(relax.Call(mod.get_global_var("main"), [x])))
     whole = caller.get()
     func = whole["main"]
-    assert Readers(whole).of("main", func)[hash(func.params[0])] == ALL
+    assert Readers(whole).of("main", func)[hash(func.params[0])] == ALL | ZERO
 
 
 ASKED = {
@@ -158,6 +163,8 @@ ASKED = {
     "1 / log(exp(x))": lambda x: op.divide(relax.const(1.0), op.log(op.exp(x))),
     "isnan(exp(log(x)))": lambda x: op.isnan(op.exp(op.log(x))),
     "relu(x + x - x)": lambda x: op.nn.relu(op.subtract(op.add(x, x), x)),
+    "rsqrt(-(x - 1))": lambda x: op.rsqrt(op.negative(op.subtract(x, relax.const(1.0)))),
+    "1 / (x + 0)": lambda x: op.divide(relax.const(1.0), op.add(x, relax.const(0.0))),
     "x + x * 0 == x": lambda x: op.equal(op.add(x, op.multiply(x, relax.const(0.0))), x),
 }
 

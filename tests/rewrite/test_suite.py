@@ -14,8 +14,7 @@ from tvm_fusion.rewrite.egraph.law import FLAGS
 from tvm_fusion.rewrite.egraph.regions import regions
 from tvm_fusion.rewrite.egraph.saturate import Limits
 from tvm_fusion.rewrite.laws import allowed
-from tvm_fusion.rewrite.search.dnnfusion_rules import PUBLISHED
-from tvm_fusion.rewrite.search.dnnfusion_search import flops, greedy
+from tvm_fusion.rewrite.search.dnnfusion_search import PUBLISHED, flops, greedy
 from tvm_fusion.rewrite.search.search import Searcher
 
 MISSED = 20  # at least so many are not found by the published search

@@ -2,6 +2,7 @@
 
 import copy
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -120,6 +121,29 @@ def test_frozen_parameters_are_constants():
     assert_same(program(x), before)
 
 
+def test_frozen_parameters_of_several_modules():
+    """Their parameters have the same paths in modules that are no part of another."""
+    one, other = nn.Linear(4, 4), nn.Linear(4, 4)
+    assert_runs_alike(lambda x: one(x) - other(x), (torch.randn(2, 4),), freeze=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "path"),
+    [
+        ("L['self']._modules['fc']._parameters['weight']", "fc.weight"),
+        ("L['fn'].2", "2"),
+        ("G['net']._modules['layers']._modules['0']._buffers['mean']", "net.layers.0.mean"),
+        ("G['self_made'].net._modules['a b']", "self_made.net.a b"),
+        ("L['args'][0]", "args.0"),
+        ("layers.0", "layers.0"),
+    ],
+)
+def test_names_are_the_users(source, path):
+    from tvm_fusion.frontend.torch_ops.importer import path_of
+
+    assert path_of(source) == path
+
+
 def test_strides_are_those_of_pytorch():
     convolution = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
     x = torch.randn(2, 3, 6, 6).to(memory_format=torch.channels_last)
@@ -148,6 +172,49 @@ def test_a_cache_is_written_at_one_position():
 
     calls = [(torch.randn(2, 1, 4), torch.tensor([i])) for i in (0, 1, 5)]
     assert_runs_alike(Step(), *calls)
+
+
+def test_a_call_is_little_python():
+    """A small model takes as long as what is called around its kernels."""
+    program, x = compiled(nn.Linear(8, 8)), torch.randn(4, 8)
+    program(x)
+    called = []
+
+    def profile(frame, event, _argument):
+        if event == "call" and "/tvm_fusion/" in frame.f_code.co_filename:
+            called.append(frame.f_code.co_name)
+
+    sys.setprofile(profile)
+    try:
+        program(x)
+    finally:
+        sys.setprofile(None)
+    assert len(called) <= 20, called
+
+
+def test_tensors_that_a_function_makes():
+    bounds = torch.tensor([-1.0, 0.0, 1.0])
+    assert_runs_alike(
+        lambda x: torch.bucketize(x, torch.tensor([-1.0, 1.0])) + torch.bucketize(x, bounds),
+        (torch.randn(3, 5),),
+    )
+
+
+def test_autocast():
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GroupNorm(2, 8))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_runs_alike(model, (torch.randn(4, 8),), tolerance=3e-2)
+
+
+def test_extents_that_turn_out_to_be_the_same():
+    """Keys and values that grow: torch learns of it while the graph is compiled."""
+
+    def step(keys, values, q):
+        joined = torch.cat([keys, q], 2), torch.cat([values, q], 2)
+        return functional.scaled_dot_product_attention(q, *joined)
+
+    calls = [(torch.randn(1, 2, n, 4), torch.randn(1, 2, n, 4)) for n in (3, 4, 5)]
+    assert_runs_alike(step, *((*pair, torch.randn(1, 2, 1, 4)) for pair in calls))
 
 
 def test_under_inference_mode():

@@ -16,7 +16,7 @@ import pytest
 from tuned_models import two_products
 
 from tvm_fusion.tuning import build_candidates
-from tvm_fusion.tuning.candidate_bench import bench, measure, workers
+from tvm_fusion.tuning.candidate_bench import measure
 from tvm_fusion.tuning.candidates import export_candidates
 
 pytestmark = pytest.mark.slow_beyond(2)
@@ -100,14 +100,14 @@ def test_a_crash_costs_the_candidate(folder):
 def test_a_hang_costs_the_candidate(folder, monkeypatch):
     """Whatever the limit is, it is over at some time."""
     replaced(folder, HANGING)
-    ask = workers.Worker.ask
+    ask = measure.Worker.ask
 
     def short(self, request, seconds):
         self.task = request.get("prepare", getattr(self, "task", None))
         is_hanging = self.task == 0 and request.get("candidate") == 1
         return ask(self, request, 0.2 if is_hanging else seconds)
 
-    monkeypatch.setattr(workers.Worker, "ask", short)
+    monkeypatch.setattr(measure.Worker, "ask", short)
     assert run(folder) == 0
     assert all_once(folder)
     failed = [(task, error) for task, _, us, error in trials(folder) if us is None]
@@ -173,7 +173,7 @@ def test_no_time_is_no_record(folder, capsys):
 def test_a_budget_ends_a_hang_without_a_record(folder, monkeypatch):
     """What the budget cuts off is measured by the next run: nothing is known of it."""
     path = replaced(folder, HANGING)
-    monkeypatch.setattr(bench.Bench, "_left", _left_until(folder, 1))
+    monkeypatch.setattr(measure.Bench, "_left", _left_until(folder, 1))
     assert run(folder) == 0
     known = len(trials(folder))
     assert known == 1  # the default
@@ -242,7 +242,7 @@ class Fake:
         if "prepare" in request:
             return {"us": [10.0, 10.0]}
         if request["candidate"] == 2 and self is self.started[0]:
-            raise workers.Failed("spoilt by the one before")
+            raise measure.Failed("spoilt by the one before")
         is_race = request["seconds"] > 0.001
         us = {1: 9.0, 2: 9.9 if is_race else 8.0}[request["candidate"]]
         return {"us": [us, 10.0]}
@@ -254,7 +254,7 @@ class Fake:
 @pytest.fixture
 def faked(tmp_path, monkeypatch):
     monkeypatch.setattr(Fake, "started", [], raising=False)
-    monkeypatch.setattr(bench, "Worker", Fake)
+    monkeypatch.setattr(measure, "Worker", Fake)
     configs = [{"config": {"mr": n}, "file": f"0_{n}.so"} for n in range(3)]
     task = {"key": {"structure": "0"}, "title": "a task", "candidates": configs}
     data = {"kind": "cuda", "gain": 0.98, "tasks": [task]}

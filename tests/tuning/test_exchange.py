@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from tvm_fusion import __version__
+from tvm_fusion.cli.commands.tune import listed, prune
 from tvm_fusion.errors import UserError
 from tvm_fusion.fusion.database.comparisons import Comparison, Comparisons, Question
 from tvm_fusion.fusion.database.key import Key
 from tvm_fusion.fusion.database.records import Records
 from tvm_fusion.fusion.database.tuning_records import Trial, TuningRecords
-from tvm_fusion.tuning.contents import listed, prune
 from tvm_fusion.tuning.exchange import export_lines, import_lines
 
 VERSIONS = {"tvm_fusion": __version__, "apache-tvm": "0.0", "template": "contraction"}

@@ -16,13 +16,13 @@ from tvm import relax
 
 import tvm_fusion
 from tvm_fusion import FusionConfig, UserError
+from tvm_fusion.cli.commands.tune import prune
 from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model
 from tvm_fusion.fusion.database.records import Records
 from tvm_fusion.fusion.database.tuning_records import Trial, TuningRecords, text
 from tvm_fusion.measure.alternatives import AlternativeBench
 from tvm_fusion.tuning import tune_model, tuner
-from tvm_fusion.tuning.contents import prune
 from tvm_fusion.tuning.tasks import survey
 from tvm_fusion.tuning.whole import Race, WholeModel
 

@@ -10,6 +10,7 @@ linker is satisfied by any library of the right name that is already in the proc
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import subprocess
 import tempfile
@@ -59,8 +60,9 @@ def cuda_runtime_registered() -> bool:
     return tvm_ffi.get_global_func("ffi.Module.create.cuda", allow_missing=True) is not None
 
 
-def load_cudart() -> None:
-    """Load CUDA's own runtime library, from wherever it is; needs no TVM.
+@functools.cache
+def load_cudart() -> ctypes.CDLL:
+    """Load CUDA's own runtime library, once, from wherever it is; needs no TVM.
 
     Raises
     ------
@@ -68,7 +70,7 @@ def load_cudart() -> None:
         If it is missing.
     """
     try:
-        ctypes.CDLL(_CUDART)
+        return ctypes.CDLL(_CUDART)
     except OSError:
         path = find_cuda_file(f"lib/{_CUDART}")
         if path is None:
@@ -77,7 +79,7 @@ def load_cudart() -> None:
                 "CUDA 13's runtime library",
                 'run `pip install "tvm_fusion[cuda]"`',
             ) from None
-        ctypes.CDLL(str(path))
+        return ctypes.CDLL(str(path))
 
 
 def load_cuda_runtime(c_compiler: str | None) -> None:

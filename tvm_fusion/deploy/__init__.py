@@ -1,6 +1,6 @@
 """Lowering to TVM's virtual machine, building, the artifact on disk, and loading it.
 
-``memory``      which tensors share storage, are written in place or lie beside each other
+``memory``      which tensors share storage, are written in place or lie next to each other
 ``build``       lowering, code generation, the artifact, its bundle with a C++ runner
 ``toolchain``   compilers of hosts, NVIDIA and AMD
 ``cuda_graph``  launches captured once, dependent launches, prefetched weights

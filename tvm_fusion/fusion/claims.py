@@ -19,6 +19,7 @@ from ..ecg.legalization.legalize import remembering_legalizations
 from ..program.group import Group
 from ..program.layouts import Layout, layout_for
 from ..program.variant import unique, variant
+from .concat_parts import free, is_stored_by_parts
 from .cost import CostModel, Estimate
 from .profile import Profile, ProfiledGroup, current_profile
 from .refusals import RefusedByAll
@@ -75,9 +76,12 @@ class ClaimBook:
         """Take the cheapest claim of a group, or tell why each template refuses it."""
         self.questions += 1
         known = self._answer(group)
-        if isinstance(known, Claim):
-            return replace(known, group=group, laid_out=self._in_layouts(group))
-        return known
+        if not isinstance(known, Claim):
+            return known
+        found = replace(known, group=group, laid_out=self._in_layouts(group))
+        if self.device.kind == "llvm" and len(group.members) == 1:
+            return free(found) if is_stored_by_parts(group.members[0]) else found
+        return found
 
     def measured_best(self, claim: Claim) -> Claim:
         """Take another template's kernels for a group where the profile database has them faster.

@@ -1,7 +1,7 @@
 """What a claim costs, by a model.
 
-What was measured decides in :mod:`.profile`: whole alternatives beside each other, never one kernel
-against a model's figure. Otherwise a model orders alternatives, all of them by the same one:
+What was measured decides in :mod:`.profile`: whole alternatives against each other, never one
+kernel against a model's figure. Otherwise a model orders alternatives, all of them by the same one:
 
     fitted     GPUs whose kernels were measured (:mod:`.fitted`): coefficients of an architecture
     counted    the same for AMD GPUs, of which no device was there: fitted to what a model says of

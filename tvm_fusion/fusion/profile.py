@@ -1,4 +1,4 @@
-"""The profile database: what alternatives take, measured beside each other, asked by the planner.
+"""The profile database: what alternatives take, measured against each other, asked by the planner.
 
   key the groups of every alternative;  the records have the question: take its answer
   else, where measuring is allowed:     measure, record the answer (or why there is none)

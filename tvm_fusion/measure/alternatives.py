@@ -1,4 +1,4 @@
-"""Alternatives of the planner, measured beside each other in a process of their own.
+"""Alternatives of the planner, measured against each other in a process of their own.
 
   fork
     per alternative: build  main(inputs) = its groups, one after the other

@@ -1,4 +1,4 @@
-"""Inputs drawn for a model; imports no TVM."""
+"""Random inputs of a model; imports no TVM."""
 
 from __future__ import annotations
 

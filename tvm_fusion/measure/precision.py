@@ -45,7 +45,7 @@ def fastest_precision(
         Largest max|a-b|/max|b| of an output, against float32's; the tolerance of `check` for the
         precision when omitted.
     samples
-        Inputs of ``main``; those that are not there are drawn.
+        Inputs of ``main``; those that are not there are random.
 
     Returns
     -------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -74,7 +76,29 @@ def causal_lm(
         prefill = step.program(min(most, chunk or _RECURRENT_CHUNK), strict)
     else:
         prefill = step.program(3, strict, up_to=most)
-    return Programs({"prefill": prefill, "decode": step.program(1, strict)}, step.names)
+    with _few_experts(model, batch):
+        decode = step.program(1, strict)
+    return Programs({"prefill": prefill, "decode": decode}, step.names)
+
+
+@contextlib.contextmanager
+def _few_experts(model: Any, tokens: int) -> Iterator[None]:
+    """Let so few tokens that experts have one each multiply the matrices of theirs.
+
+    More are sorted by their experts, which takes several kernels, and each matrix is read once.
+    """
+    config = model.config.get_text_config()
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    experts = next((count for n in names if (count := getattr(config, n, None))), 0)
+    before = getattr(config, "_experts_implementation", None)
+    if before is None or tokens * getattr(config, "num_experts_per_tok", 1) > experts:
+        yield
+        return
+    model.set_experts_implementation("batched_mm")
+    try:
+        yield
+    finally:
+        model.set_experts_implementation(before)
 
 
 class _Step(nn.Module):

@@ -1,10 +1,13 @@
-"""NaN and infinities: what operators make of them, and so who can tell them apart.
+"""NaN, infinities, zeros' signs: what operators make of them, and so who can tell them apart.
 
 A law may write a number where the original had NaN or an infinity, or the other way round:
 ``x / x = 1`` is no NaN for 0. That is no harm as long as every result that is computed from the
 element is non-finite in the original. It is one where an operator in between makes a number of it:
 because it asks (``isnan``, a comparison, a cast to integers), or by what it computes
 (``1 / inf = 0``, ``tanh(inf) = 1``, ``maximum(-inf, 0) = 0``).
+
+The same holds of a zero that becomes the other one: ``-(x - 1) = 1 - x`` is -0 for 1, and 0. They
+are equal, but for who divides by them.
 """
 
 from __future__ import annotations
@@ -18,12 +21,16 @@ from tvm import ir, relax
 
 
 class NonFinite(enum.Flag):
-    """Values that are no finite numbers, and, of what becomes of them, numbers."""
+    """Values that a law may change: those that are no finite numbers, and the sign of a zero.
+
+    Of what becomes of them also numbers, which tell one from the other.
+    """
 
     NONE = 0
     NAN = enum.auto()
     PLUS = enum.auto()
     MINUS = enum.auto()
+    ZERO = enum.auto()
     NUMBER = enum.auto()
     INFINITE = PLUS | MINUS
     ALL = NAN | PLUS | MINUS
@@ -31,6 +38,7 @@ class NonFinite(enum.Flag):
 
 NONE, NAN, PLUS, MINUS = NonFinite.NONE, NonFinite.NAN, NonFinite.PLUS, NonFinite.MINUS
 INFINITE, ALL, NUMBER = NonFinite.INFINITE, NonFinite.ALL, NonFinite.NUMBER
+ZERO = NonFinite.ZERO
 KINDS = (NAN, PLUS, MINUS)
 
 #: What becomes of NaN, infinity and minus infinity in an operand, whatever the other operands are.
@@ -100,16 +108,26 @@ _OF: dict[str, tuple[Becomes, ...]] = {
     "nn.attention_bias": (_BOUNDED, _BOUNDED, _STAYS, _SCORES),
 }
 
+# Operators to which both zeros are the same, or that give the same number for both.
+_ONE_ZERO = frozenset(
+    (
+        *("abs", "square", "exp", "cos", "cosh", "acos", "log", "log2", "log10", "sigmoid"),
+        *("nn.softplus", "nn.softmax", "nn.log_softmax", "log_add_exp", "isnan", "isinf"),
+        *("isfinite", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal"),
+        *("argmax", "argmin", "argsort", "nonzero"),
+    )
+)
 
-def becomes(call: relax.Call, index: int, exponent: np.ndarray | None = None) -> Becomes:
+
+def becomes(call: relax.Call, index: int, other: np.ndarray | None = None) -> Becomes:
     """Say what an operator makes of NaN, infinity and minus infinity.
 
     Parameters
     ----------
     index
         Which of its tensors has them, those in tuples counted one by one.
-    exponent
-        That of a power, where it is known: a positive one keeps what it is given.
+    other
+        The other operand of two, where it is known: a positive exponent keeps what it is given.
 
     Returns
     -------
@@ -124,16 +142,43 @@ def becomes(call: relax.Call, index: int, exponent: np.ndarray | None = None) ->
         keeps = dtype in ("float16", "bfloat16", "float32", "float64")
         return _SAME if keeps else _ASKED
     if name == "power":
-        is_positive = exponent is not None and bool((exponent.astype("float64") > 0).all())
+        is_positive = other is not None and bool((other.astype("float64") > 0).all())
         return _STAYS if index == 0 and is_positive else _ASKED
     rows = _OF.get(name, (_ASKED,))
     return rows[min(index, len(rows) - 1)]
 
 
+def of_zero(call: relax.Call, index: int, other: np.ndarray | None = None) -> NonFinite:
+    """Say what becomes of a zero's sign in an operand; parameters as :func:`becomes` takes them.
+
+    Returns
+    -------
+    NonFinite
+        The sign of a zero, nothing, or a number.
+    """
+    name = call.op.name.removeprefix("relax.") if isinstance(call.op, ir.Op) else ""
+    if name in _ONE_ZERO or (name == "astype" and "float" not in str(call.attrs.dtype)):
+        return NONE
+    if name == "nn.batch_norm":
+        return ZERO if index < 4 else NONE  # of the variance, to which epsilon is added
+    if name in ("add", "subtract", "maximum", "minimum") and other is not None:
+        values = other.astype("float64")
+        covers = {"maximum": values > 0, "minimum": values < 0}.get(name, values != 0)
+        return NONE if covers.all() else ZERO
+    if name == "clip":
+        low, high = (float(end.value) for end in call.args[1:])
+        return NONE if low > 0 or high < 0 else ZERO
+    is_divisor = (name == "divide" and index == 1) or name == "rsqrt"
+    is_kept = name == "astype" or (name in _OF and not is_divisor)
+    if name == "power":
+        is_kept = becomes(call, index, other) is _STAYS
+    return ZERO if is_kept else ZERO | NUMBER
+
+
 def asked(
-    call: relax.Call, index: int, result: NonFinite, exponent: np.ndarray | None = None
+    call: relax.Call, index: int, result: NonFinite, other: np.ndarray | None = None
 ) -> NonFinite:
-    """Say which non-finite values of an operand may turn into numbers.
+    """Say which values of an operand, of those that a law may change, may turn into numbers.
 
     Parameters
     ----------
@@ -141,10 +186,11 @@ def asked(
         Which of its tensors it is.
     result
         Which ones of the result may.
-    exponent
+    other
         As :func:`becomes` takes it.
     """
-    return _asked(becomes(call, index, exponent), result)
+    kept = ZERO if of_zero(call, index, other) & (result | NUMBER) else NONE
+    return _asked(becomes(call, index, other), result) | kept
 
 
 @lru_cache(maxsize=1024)
@@ -158,5 +204,6 @@ def _asked(becoming: Becomes, result: NonFinite) -> NonFinite:
 
 def words(kinds: NonFinite) -> str:
     """Name kinds for a reader."""
-    named = [word for kind, word in ((NAN, "NaN"), (INFINITE, "infinities")) if kinds & kind]
+    every = (NAN, "NaN"), (INFINITE, "infinities"), (ZERO, "the sign of a zero")
+    named = [word for kind, word in every if kinds & kind]
     return " and ".join(named)

@@ -1,4 +1,4 @@
-"""Readers: who can tell NaN and infinities of a variable from numbers, in a whole function."""
+"""Readers: who can tell NaN, infinities and zeros of a variable apart, in a whole function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import tvm
 from tvm import ir, relax
 
 from .egraph.head import operands
-from .nonfinite import ALL, NONE, NonFinite, asked
+from .nonfinite import ALL, NONE, ZERO, NonFinite, asked
+
+_PAIRS = frozenset(f"relax.{n}" for n in ("power", "add", "subtract", "maximum", "minimum"))
 
 
 class Readers:
@@ -51,7 +53,7 @@ class Readers:
             return found
         found = defaultdict(lambda: NONE)
         for var in relax.analysis.free_vars(func.body.body):
-            found[hash(var)] |= ALL if name in self._called else NONE
+            found[hash(var)] |= ALL | ZERO if name in self._called else NONE
         for block in reversed(func.body.blocks):
             for binding in reversed(block.bindings):
                 _pass_on(binding, found[hash(binding.var)], found)
@@ -64,11 +66,11 @@ def _pass_on(binding: relax.Binding, result: NonFinite, found: dict[int, NonFini
     if _is_plain(value):
         for index, operand in enumerate(operands(value)):
             if isinstance(operand, relax.Var):
-                found[hash(operand)] |= asked(value, index, result, _exponent(value))
+                found[hash(operand)] |= asked(value, index, result, _other(value, index))
         return
     is_view = isinstance(value, relax.Var | relax.Tuple | relax.TupleGetItem)
     for var in relax.analysis.free_vars(value):  # of a condition, another function, a foreign call
-        found[hash(var)] |= result if is_view else ALL
+        found[hash(var)] |= result if is_view else ALL | ZERO
 
 
 def _is_plain(value: ir.Expr) -> bool:
@@ -80,7 +82,8 @@ def _is_plain(value: ir.Expr) -> bool:
     return not nested and all(isinstance(arg, relax.Tuple) for arg in tuples)
 
 
-def _exponent(call: relax.Call) -> np.ndarray | None:
-    if call.op.name != "relax.power" or not isinstance(call.args[1], ir.GenericConst):
+def _other(call: relax.Call, index: int) -> np.ndarray | None:
+    """Return the other operand of two, if it is a constant."""
+    if call.op.name not in _PAIRS or not isinstance(call.args[1 - index], ir.GenericConst):
         return None
-    return call.args[1].value.numpy()
+    return call.args[1 - index].value.numpy()

@@ -17,10 +17,9 @@ PASSES = {
     "join_matmuls": "x A, x B = x [A | B]",
     "transposed_phases": "a transposed convolution is a convolution of all phases, on CPUs",
     "norm_statistics": "norm(x) W = rstd(x) (x W'), of statistics that the product before gives",
-    "position_masks": "attention compares positions instead of reading a shared mask, on CPUs",
     "rounded_activations": "products with packed weights read activations of int8, on CPUs",
     "peer_sums": "small sums over workers, with residual and norm, are kernels over peers' memory",
-    "narrow_weights": "bytes and tfloat32 of a constant matrix lie along K for tensor cores",
+    "weights_along_k": "constant matrices lie along K where tensor cores or GEMV read them so",
 }
 
 

@@ -29,9 +29,8 @@ from .constants_aside import with_constants_aside
 from .norms.statistics import NormStatistics
 from .products.batch_matmuls import BatchMatmuls
 from .products.join_matmuls import JoinMatmuls
-from .products.position_masks import PositionMasks
 from .products.transposed_phases import TransposedConvByPhases
-from .products.weight_layout import TransposeNarrowWeights
+from .products.weight_layout import TransposeWeights
 from .recompose.recompose import Recompose
 from .search.dnnfusion_search import GreedyEquivalents
 from .search.judge import Choose, Judge, always
@@ -118,9 +117,8 @@ class Rewrite:
             "transposed_phases": TransposedConvByPhases,
             "batch_matmuls": BatchMatmuls,
             "join_matmuls": JoinMatmuls,
-            "narrow_weights": lambda _: TransposeNarrowWeights(),
+            "weights_along_k": lambda _: TransposeWeights(),
             "norm_statistics": lambda _: NormStatistics(),
-            "position_masks": lambda _: PositionMasks(),
             "rounded_activations": lambda _: RoundedActivations(),
         }
         yield from ((name, make) for name, make in found.items() if name not in without)

@@ -10,7 +10,6 @@ here every graph becomes an artifact:
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,13 +20,12 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
 from ..errors import UserError
+from ..frontend.torch_ops.importer import path_of
 from ..frontend.torch_program.decompose import KEPT
 from .graph import Graph
 from .options import BackendOptions
 
 __all__ = ["compile_graph"]
-
-_PART = re.compile(r"\['?(\w+)'?\]")
 
 
 def compile_graph(
@@ -151,9 +149,5 @@ def _names(gm: fx.GraphModule) -> dict[int, str]:
     found = {}
     for index, node in enumerate(gm.graph.find_nodes(op="placeholder")):
         source = getattr(node.meta.get("grapharg"), "source", None)
-        name = getattr(source, "name", "")
-        # L['self']._modules['fc']._parameters['weight'], L['x'], L['pair'][0]
-        root, *parts = _PART.findall(name) or [node.name]
-        is_module = "._parameters[" in name or "._buffers[" in name
-        found[index] = ".".join(parts if is_module else [root, *parts])
+        found[index] = path_of(getattr(source, "name", "")) or node.name
     return found

@@ -92,6 +92,8 @@ class Graph:
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         """Run the graph."""
+        if not self._numbers and not self._extents and self._programs:
+            return self._programs[0][2](arguments, {})
         numbers = tuple(arguments[i] for i in self._numbers)
         extents = tuple(arguments[i].shape[axis] for i, axis in self._extents)
         program = self._known(numbers, extents)
@@ -149,6 +151,22 @@ class Graph:
         return program
 
     def _of_ranges(self, numbers: tuple[Any, ...], ranges: tuple[DimRange, ...]) -> Program:
+        """Compile for ranges; again where that shows that symbols are the same extent."""
+        while True:
+            dims = self._dims(ranges)
+            try:
+                return self._once(numbers, ranges)
+            except UserError:
+                if self._dims(ranges).keys() == dims.keys():
+                    raise
+
+    def _dims(self, ranges: tuple[DimRange, ...]) -> dict[str, DimRange]:
+        """Name the ranges by symbols, as torch has them now."""
+        expressions = [symbol.node.expr for symbol in self._symbols()]
+        pairs = zip(expressions, ranges, strict=True)
+        return {str(one): extents for one, extents in pairs if not one.is_Integer}
+
+    def _once(self, numbers: tuple[Any, ...], ranges: tuple[DimRange, ...]) -> Program:
         of_numbers = dict(zip(self._numbers, numbers, strict=True))
         parts = self._traced, self._values, self._names, self._weights, of_numbers
         with torch.no_grad():
@@ -166,7 +184,7 @@ class Graph:
         static = [a.name for a in made.arguments if a.index in self._static]
         config = replace(
             self._options.config,
-            dims={str(s): r for s, r in zip(self._places, ranges, strict=True)},
+            dims=self._dims(ranges),
             static_inputs=static,
             in_place=made.in_place,
         )
@@ -194,6 +212,7 @@ class Program:
         self._made, self._executable = made, executable
         self._static = [a for a in made.arguments if a.name in static]
         self._other = [a for a in made.arguments if a.name not in static]
+        self._written = [a for a in self._other if a.name in made.in_place]
         self._names = () if executable is None else tuple(_outputs(executable))
         self._bound: tuple[list[int], Function] | None = None
 
@@ -203,9 +222,8 @@ class Program:
         if self._executable is not None:
             inputs = {a.name: _in_memory_order(arguments[a.index], a) for a in self._other}
             outputs = self._function(arguments).run(inputs)
-            for argument in self._other:
-                if argument.name in self._made.in_place:
-                    _write_back(arguments[argument.index], inputs[argument.name], argument)
+            for argument in self._written:
+                _write_back(arguments[argument.index], inputs[argument.name], argument)
             for index, position in self._made.copies.items():
                 arguments[index].copy_(outputs[self._names[position]])
         return [self._result(one, arguments, outputs, extents) for one in self._made.results]
@@ -213,13 +231,9 @@ class Program:
     def _function(self, arguments: Sequence[Any]) -> Function:
         """Bind parameters and buffers, again where the user has put others in their places."""
         assert self._executable is not None
-        given = [arguments[a.index] for a in self._static]
-        addresses = [tensor.data_ptr() for tensor in given]
+        addresses = [arguments[a.index].data_ptr() for a in self._static]
         if self._bound is None or self._bound[0] != addresses:
-            inputs = {
-                a.name: _in_memory_order(tensor, a)
-                for a, tensor in zip(self._static, given, strict=True)
-            }
+            inputs = {a.name: _in_memory_order(arguments[a.index], a) for a in self._static}
             self._bound = addresses, self._executable.bind(inputs)
         return self._bound[1]
 

@@ -165,16 +165,14 @@ def tensor_program(
     may_write
         Whether arguments may be written to in place, where one position of them changes.
     """
-    gm = fx.GraphModule(traced, fx.Graph())
-    copied: dict[fx.Node, fx.Node] = {}
-    returned = gm.graph.graph_copy(traced.graph, copied)
-    gm.graph.output(returned)
-    graph = gm.graph
+    graph, copied = fx.Graph(), dict[fx.Node, fx.Node]()
+    graph.output(graph.graph_copy(traced.graph, copied))
+    gm = fx.GraphModule(traced, graph)  # with the tensors that the graph names
     placeholders = graph.find_nodes(op="placeholder")
     _settle_numbers(graph, placeholders, values, numbers)
     stored, specs = _lift_constants(gm)
     arguments = []
-    taken = {spec.arg.name for spec in specs}
+    taken, paths = {spec.arg.name for spec in specs}, set(stored)
     tensors = [i for i, value in enumerate(values) if isinstance(value, torch.Tensor)]
     inputs: dict[fx.Node, Argument] = {}
     for index in sorted(tensors, key=lambda i: i not in weights):
@@ -183,6 +181,7 @@ def tensor_program(
         name = _fresh(identifier(path).lower(), taken)  # as torch writes names of inputs
         node.name = node.target = name
         if index in weights:
+            path = _fresh(path, paths)
             stored[path] = weights[index]
             specs.append(_weight(name, path, weights[index]))
             continue

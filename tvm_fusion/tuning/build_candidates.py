@@ -45,7 +45,7 @@ Failures = list[tuple[Config, str]]
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """One of the modules that are measured beside each other."""
+    """One of the modules that are measured against each other."""
 
     config: Config  # what tells it from the others
     mod: tvm.IRModule  # groups, and ``main``, of the same tensors in all of them

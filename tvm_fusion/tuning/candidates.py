@@ -168,7 +168,7 @@ class _Table:
         self._write()
 
     def add(self, entry: dict[str, Any]) -> None:
-        """Add a task that has candidates beside its default."""
+        """Add a task that has candidates besides its default."""
         if len(entry["candidates"]) > 1:
             self.tasks.append(entry)
             self._write()

@@ -35,7 +35,7 @@ GAIN = 0.99  # ratio from which on a configuration is better than the default, a
 
 
 class Bench:
-    """Measures candidates of one task beside its default, on this machine."""
+    """Measures candidates of one task against its default, on this machine."""
 
     def __init__(self, task: Task, spec: TargetSpec, seed: int) -> None:
         self._task, self._spec = task, spec

@@ -97,7 +97,7 @@ class Tracker:
 
 
 class RpcBench:
-    """Measures candidates of one task beside its default, on a tracker's servers."""
+    """Measures candidates of one task against its default, on a tracker's servers."""
 
     def __init__(self, task: Task, spec: TargetSpec, seed: int, tracker: Tracker) -> None:
         self._task, self._spec, self._tracker = task, spec, tracker

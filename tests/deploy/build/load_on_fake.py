@@ -23,7 +23,7 @@ from architectures_model import model  # noqa: E402
 import tvm_fusion  # noqa: E402
 from tvm_fusion.deploy.runtime import load  # noqa: E402
 from tvm_fusion.deploy.runtime.artifact import manifest  # noqa: E402
-from tvm_fusion.deploy.runtime.profile import clocks, rates  # noqa: E402
+from tvm_fusion.deploy.runtime.profile import clocks, profile  # noqa: E402
 from tvm_fusion.deploy.toolchain import cuda  # noqa: E402
 from tvm_fusion.device import GPUS  # noqa: E402
 
@@ -33,7 +33,7 @@ def compile_nothing(code: str, archs: tuple[str, ...]) -> bytes:
 
 
 def run_on(arch: str, folder: Path) -> dict[str, object]:
-    load.cuda_devices = rates.cuda_devices = lambda: (GPUS[arch],)
+    load.cuda_devices = profile.cuda_devices = lambda: (GPUS[arch],)
     executable = tvm_fusion.load(folder)
     inputs = {
         spec.name: np.zeros(spec.shape, spec.dtype) for spec in executable.signatures["main"].inputs
@@ -57,7 +57,7 @@ if __name__ == "__main__":
     load.load_cudart = lambda: None
     sys.modules["cupti"] = None  # which would ask for a driver
     os.environ["XDG_CACHE_HOME"] = folder  # where the device's rates are kept
-    clocks._DELAY_BYTES = rates._COPIED_ON_GPU = 1 << 12
+    clocks._DELAY_BYTES = profile._COPIED_ON_GPU = 1 << 12
     artifact = tvm_fusion.compile(model(), target)
     path = artifact.export(Path(folder) / "artifact")
     loaded = {arch: run_on(arch, path) for arch in devices.split(",")}

@@ -17,7 +17,7 @@ from tvm import relax
 import tvm_fusion
 from tvm_fusion.deploy.runtime.artifact import manifest, weights_file
 from tvm_fusion.deploy.runtime.executable import release_pools
-from tvm_fusion.deploy.runtime.profile import clocks, rates
+from tvm_fusion.deploy.runtime.profile import clocks, profile
 from tvm_fusion.deploy.runtime.tensors import copy_to, to_numpy, to_tensor
 
 
@@ -136,7 +136,7 @@ def test_the_timer_asks_the_gpu(hip, chain_folder):
 def test_a_profile_launches_kernels_between_events(hip, chain_folder, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where the device's rates are kept
     monkeypatch.setattr(clocks, "_DELAY_BYTES", 1 << 12)
-    monkeypatch.setattr(rates, "_COPIED_ON_GPU", 1 << 12)
+    monkeypatch.setattr(profile, "_COPIED_ON_GPU", 1 << 12)
     before = hip.allocations()
     executable = tvm_fusion.load(chain_folder)
     executable(x=data())

@@ -6,9 +6,8 @@ import pytest
 from scaled_chain import LAYERS, ROWS, WIDTH, chain, export_unlinked
 
 from tvm_fusion.deploy.runtime.artifact import manifest
-from tvm_fusion.tuning.candidate_bench.clock import Clock
 from tvm_fusion.tuning.candidate_bench.tensors import Runtime
-from tvm_fusion.tuning.candidate_bench.worker import Task
+from tvm_fusion.tuning.candidate_bench.worker import Clock, Task
 
 
 @pytest.fixture(scope="module")

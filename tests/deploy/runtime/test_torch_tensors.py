@@ -37,6 +37,29 @@ def test_a_tensor_that_requires_gradients_is_only_read(dense):
     np.testing.assert_array_equal(dense(data=data)["scores"].numpy(), expected)
 
 
+def unaligned(tensor):
+    """Copy a tensor to where none of its elements is aligned."""
+    memory = torch.zeros(4 * tensor.numel() + 1, dtype=torch.uint8).numpy()[1:]
+    copy = torch.frombuffer(memory, dtype=tensor.dtype).reshape(tensor.shape)
+    return copy.copy_(tensor)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda t: torch.complex(t, -t).conj().imag,  # negated when it is read
+        unaligned,
+        lambda t: torch.nn.Parameter(t),
+        lambda t: torch.nn.Parameter(t, requires_grad=False),
+    ],
+)
+def test_tensors_that_are_no_plain_memory(dense, made):
+    data = made(torch.from_numpy(dense_data(2)))
+    expected = dense(data=data.detach().resolve_neg().numpy().copy())["scores"]
+    assert data.shape[0] == len(expected)
+    np.testing.assert_array_equal(dense(data=data)["scores"].numpy(), expected)
+
+
 def test_bfloat16(tmp_path):
     model = onnx_model(
         [("Add", ["x", "x"], ["y"])], [("x", T.BFLOAT16, [2, 3])], [("y", T.BFLOAT16, [2, 3])]

@@ -1,4 +1,4 @@
-"""Weights beside the library: mapped, and replaceable by others of the same shapes."""
+"""Weights next to the library: mapped, and replaceable by others of the same shapes."""
 
 import shutil
 
@@ -11,6 +11,7 @@ from tiny_models import dense, dense_data, dense_expected, dense_weights, onnx_m
 import tvm_fusion
 from tvm_fusion.deploy.runtime import load
 from tvm_fusion.deploy.runtime.artifact import manifest, weights_file
+from tvm_fusion.deploy.runtime.tensors import to_tensor, view
 from tvm_fusion.errors import UserError
 
 DATA = dense_data(4)
@@ -152,6 +153,21 @@ def test_every_dtype_is_written_aligned_and_read_back(tmp_path, dtype):
     for name, array in weights.items():
         assert (read[name].dtype, read[name].shape) == (array.dtype, array.shape)
         np.testing.assert_array_equal(read[name], array)
+
+
+def test_what_another_weight_holds_is_written_once(tmp_path):
+    gate, up, other = np.random.default_rng().standard_normal((3, 64, 32), "float32")
+    weights = {"gate": gate, "other": other, "joined": np.concatenate([gate, up]), "up": up}
+    weights["like gate"] = np.concatenate([gate, other])[:96]  # in which "other" is not whole
+    entries = weights_file.write(tmp_path / "weights.bin", weights)
+    size = (tmp_path / "weights.bin").stat().st_size
+    assert size == sum(weights[w].nbytes for w in ("other", "joined", "like gate"))
+    read = weights_file.read(tmp_path, {"weights": entries})
+    for name, array in weights.items():
+        np.testing.assert_array_equal(read[name], array)
+    joined = to_tensor(read["joined"], tvm_ffi.device("cpu", 0))
+    half = view(joined, up.shape, "float32", gate.nbytes)
+    np.testing.assert_array_equal(np.from_dlpack(half), up)
 
 
 def two_layers(seed, biases):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from gguf_files import wide, write
 
+import tvm_fusion
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend import gguf
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.torch
 KINDS = ("Q4_0", "Q8_0", "Q4_1", "Q5_0", "F16")
 SIZES = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "vocab_size": 128,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
     "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2,
 }  # fmt: skip
 HEADS = {"attention.head_count": 4, "attention.head_count_kv": 2, "block_count": 1}
@@ -62,9 +63,8 @@ def written(path, architecture, model):
     return write(path, architecture, tensors, HEADS)
 
 
-@pytest.mark.slow_beyond(1)
-@pytest.mark.parametrize("architecture", CONFIGS)
-def test_logits_equal_those_of_the_unpacked_model(architecture, tmp_path):
+def unpacked_and_loaded(architecture, folder, factor=1.0):
+    """A model with the weights that a file has, unpacked, and one that reads the file."""
     torch.manual_seed(0)
     config = CONFIGS[architecture]()
     model = model_of(config)
@@ -72,14 +72,43 @@ def test_logits_equal_those_of_the_unpacked_model(architecture, tmp_path):
         for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter.add_(torch.randn_like(parameter) / 10)
-    path = written(tmp_path / "model.gguf", architecture, model)
-    loaded = gguf.load(model_of(config), path)
+            else:
+                parameter.mul_(factor)
+    path = written(folder / "model.gguf", architecture, model)
+    return model, gguf.load(model_of(config), path)
+
+
+@pytest.mark.slow_beyond(1)
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_logits_equal_those_of_the_unpacked_model(architecture, tmp_path):
+    model, loaded = unpacked_and_loaded(architecture, tmp_path)
     ids = torch.randint(3, SIZES["vocab_size"], (1, 5))
     with torch.no_grad():
         expected, found = (m(ids, use_cache=False).logits for m in (model, loaded))
     np.testing.assert_array_equal(found.numpy(), expected.numpy())
     held = sum(b.nbytes for name, b in loaded.named_buffers() if "packed_" in name)
     assert held < sum(p.nbytes for p in model.parameters()) / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_greedy_tokens_equal_those_of_the_unpacked_model(architecture, tmp_path):
+    """64 tokens of a session, each behind a prompt and the tokens before it."""
+    model, loaded = unpacked_and_loaded(architecture, tmp_path, factor=4.0)
+    programs = tvm_fusion.models.causal_lm(loaded, 96, chunk=16)
+    artifact = tvm_fusion.compile(programs, in_place=programs.caches, rewrite="none")
+    session = tvm_fusion.load(artifact).session()
+    ids = np.random.default_rng().integers(3, SIZES["vocab_size"], (1, 21))
+    found = [session.prefill(ids)["logits"]]
+    for _ in range(64):
+        ids = np.concatenate([ids, found[-1].argmax(-1)[:, None]], 1)
+        found.append(session.decode(ids[:, -1:])["logits"])
+    with torch.no_grad():
+        wanted = model(torch.from_numpy(ids), use_cache=False).logits[0, 20:].numpy()
+    bound = 1e-4 * np.abs(wanted).max()
+    np.testing.assert_allclose(np.concatenate(found), wanted, rtol=1e-4, atol=bound)
+    np.testing.assert_array_equal(ids[0, 21:], wanted[:-1].argmax(-1))
+    assert len(set(ids[0, 21:])) > 4
 
 
 class Linear(torch.nn.Module):

@@ -102,6 +102,28 @@ def test_norms_are_rounded_once(program, size):
         assert np.abs(got).max() > 0, name
 
 
+POWERS = ("ReduceL2", "LpPool", "LpNormalization", "MeanVarianceNormalization", "LRN")
+
+
+@pytest.fixture(scope="module")
+def powers(tmp_path_factory):
+    model = model_of("bfloat16", {name: OPERATORS[name] for name in POWERS})
+    return tvm_fusion.load(
+        tvm_fusion.compile(model).export(tmp_path_factory.mktemp("powers") / "m")
+    )
+
+
+@pytest.mark.parametrize("size", [3e37, 1e-30])
+def test_squares_of_bfloat16_leave_the_range_of_float32(powers, size):
+    x = (np.random.default_rng().uniform(0.5, 1, SHAPE) * size).astype(ml_dtypes.bfloat16)
+    x[:, :, ::2] *= -1
+    found = powers.run({"x": x})
+    for name in POWERS:
+        want = OPERATORS[name][1](x.astype(np.float64))
+        got = found[name.lower()].astype(np.float64)
+        assert (np.abs(got - want) <= 2.0**-7 * np.abs(want).max()).all(), name
+
+
 @pytest.mark.slow
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("size", [6000.0, 200.0, 1e-4])

@@ -35,6 +35,24 @@ def test_reads(run, name):
 
 
 @pytest.mark.parametrize(
+    ("places", "counts_from_end"),
+    [
+        (lambda x: torch.topk(x, 2, -1).indices.reshape(-1), False),
+        (lambda x: x.argsort(-1)[:, :2], True),  # what was sliced of it is not followed
+        (lambda x: x.argmax(-1), False),
+        (lambda x: torch.topk(x, 2, -1).values.to(torch.int64), True),
+    ],
+)
+def test_places_that_a_sort_gave_count_from_the_start(run, places, counts_from_end):
+    module = Function(lambda x, table: table[places(x)])
+    x, table = torch.rand(3, 5), torch.randn(5, 4)
+    imported = import_model(torch.export.export(module, (x, table)))
+    assert ("R.where" in imported.mod.script()) == counts_from_end
+    result = run(imported.mod, x.numpy(), table.numpy())
+    np.testing.assert_array_equal(result, module(x, table).numpy())
+
+
+@pytest.mark.parametrize(
     ("shifts", "axes"), [((-3, 2), (1, 2)), (4, 0), (9, ()), ((1, 1), (0, 0))], ids=str
 )
 def test_rolls_are_movement(run, shifts, axes):

@@ -164,3 +164,28 @@ def test_the_program_stays_as_it_is(tmp_path):
 def test_running_sums_are_one_kernel(target):
     program = torch.export.export(CumSum(), (torch.randn(64, 96, dtype=torch.float16),))
     assert tvm_fusion.explain(program, target, stock=False).counts.kernels == 1
+
+
+class Powers(nn.Module):
+    """Roots and quotients of sums of powers."""
+
+    def forward(self, x):
+        """Apply each."""
+        return (
+            torch.linalg.vector_norm(x, dim=1),
+            torch.linalg.vector_norm(x, 3, dim=1),
+            torch.linalg.matrix_norm(x),
+            nn.functional.cosine_similarity(x, x.roll(1, 0)),
+            x.std(1),
+            (x * 2.0**-70).var(1),
+        )
+
+
+@pytest.mark.parametrize("size", [1e37, 1e-30])
+def test_powers_of_bfloat16_leave_the_range_of_float32(size, tmp_path):
+    x = (torch.rand(4, 9) * size).to(torch.bfloat16)
+    program = torch.export.export(Powers(), (x,))
+    exe = tvm_fusion.load(tvm_fusion.compile(program).export(tmp_path / "powers"))
+    for found, exact in zip(exe(x), Powers()(x.double()), strict=True):
+        error = (found.double() - exact).abs().max()
+        assert error <= 2.0**-7 * exact.abs().max() + 1e-38

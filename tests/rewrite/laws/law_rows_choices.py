@@ -4,7 +4,7 @@ import numpy as np
 from tvm import relax
 
 from tests.rewrite.laws.law_cases import Case, holds, refuses
-from tvm_fusion.rewrite.laws.order import INCREASING
+from tvm_fusion.rewrite.laws.choices.order import INCREASING
 
 op = relax.op
 ALL = "float32 float16 int32"
@@ -418,6 +418,13 @@ CONCATS = (
         **JOINED,
         left=lambda a, b: _join(op.exp(a), op.tanh(b)),
     ),
+    holds(
+        "unary_of_concat",
+        **JOINED,
+        left=lambda a, b: op.exp(_join(a, b)),
+        right=lambda a, b: _join(op.exp(a), op.exp(b)),
+    ),
+    refuses("unary_of_concat", "one_input", a="n 3", left=lambda a: op.exp(_join(a))),
 )
 CASES: tuple[Case, ...] = (
     *LATTICES,

@@ -18,7 +18,7 @@ ROWS = dict(a="n 5", b="5 3 const", c="n 2", d="2 3 const")
 
 
 def convs(axis, first=None, second=None):
-    """Return a function that writes two convolutions of one image beside each other."""
+    """Return a function that writes two convolutions of one image next to each other."""
     first, second = first or conv(), second or conv()
     return lambda a, b, c: joined(axis, first(a, b), second(a, c))
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from tests.rewrite.laws.law_numerics import FACTOR, Program, inputs, mixed
 from tvm_fusion.rewrite.egraph.head import Head, Heads
-from tvm_fusion.rewrite.nonfinite import MINUS, NAN, NONE, PLUS, NonFinite
+from tvm_fusion.rewrite.nonfinite import MINUS, NAN, NONE, PLUS, ZERO, NonFinite
 
 TRIALS = 4
 _SHARE = 0.8  # of elements that are special
@@ -65,6 +65,8 @@ def changes(
     found = NONE
     with np.errstate(all="ignore"):
         differs = ~((before == after) | (np.isnan(before) & np.isnan(after)))
+    if ((before == 0) & (after == 0) & (np.signbit(before) != np.signbit(after))).any():
+        found |= ZERO
     for kind, where in (
         (NAN, np.isnan(before)),
         (PLUS, before == np.inf),

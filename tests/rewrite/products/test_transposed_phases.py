@@ -1,5 +1,6 @@
 """Transposed convolutions as convolutions of all phases."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -167,7 +168,6 @@ def test_what_stays():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_types_on_gpus(dtype):
     """CPUs have no convolutions of them that are worth it."""
-    ml_dtypes = pytest.importorskip("ml_dtypes")
     kind = getattr(ml_dtypes, dtype, dtype)
     x, w = np.zeros((1, 4, 5, 5), kind), np.ones((4, 3, 2, 2), kind)
     mod = module(x, w, strides=2)

@@ -1,12 +1,13 @@
-"""Constant weights of narrow types lie along K for tensor cores, and float8 ones stay float8."""
+"""Constant weights lie along K for tensor cores and GEMV, and float8 ones stay float8."""
 
 import ml_dtypes
 import numpy as np
 import pytest
 from relax_modules import main_module
-from tvm import relax
+from tvm import IRModule, relax
 from tvm.ir import GenericConst
 
+from tvm_fusion.core.constants.weight_names import WeightNames, derived, tracking
 from tvm_fusion.core.flags import TF32
 from tvm_fusion.device import parse
 from tvm_fusion.frontend.normalize.constants.fold import FoldConstants
@@ -35,14 +36,26 @@ def product(dtype, rows=32, turned=False):
     return main_module([x], body), stored
 
 
-def constants(mod):
+def steps(*rows, dtype="float16"):
+    """Functions that multiply one weight by so many rows each."""
+    stored, mods = weights(dtype), {}
+    weight, total = relax.const(stored), "int32" if dtype == "int8" else "float32"
+    for number, count in enumerate(rows):
+        x = relax.Var("x", relax.TensorType((1, count, K), dtype))
+        name = "main" if number == 0 else f"other{number}"
+        func = main_module([x], lambda emit, x: op.matmul(x, weight, total))["main"]
+        mods[name] = func.with_attr("global_symbol", name)
+    return IRModule(mods), stored
+
+
+def constants(mod, name="main"):
     found = []
 
     def visit(expr):
         if isinstance(expr, GenericConst) and len(expr.value.shape) == 2:
             found.append(expr)
 
-    relax.analysis.post_order_visit(mod["main"], visit)
+    relax.analysis.post_order_visit(mod[name], visit)
     return found
 
 
@@ -66,7 +79,7 @@ def test_weights_are_transposed(dtype):
         ("float32", 32, "cuda:sm_90a", {}),
         ("float8_e4m3fn", 32, "cuda:sm_80", {}),
         ("int8", 8, "cuda:sm_90a", {}),
-        ("int8", 32, "cuda:sm_90a", {"without": ["narrow_weights"]}),
+        ("int8", 32, "cuda:sm_90a", {"without": ["weights_along_k"]}),
         ("int8", 32, "cpu", {}),
     ],
 )
@@ -74,6 +87,37 @@ def test_others_stay(dtype, rows, target, options):
     mod, stored = product(dtype, rows)
     (found,) = constants(rewritten(mod, parse(target), **options))
     np.testing.assert_array_equal(found.value.numpy(), stored)
+
+
+@pytest.mark.parametrize(
+    ("rows", "target", "dtype"),
+    [(1, "cuda:sm_90a", "float16"), (2, "cuda:sm_80", "float16"), (1, "cuda:sm_90a", "int8")],
+)
+def test_functions_that_share_a_weight_read_it_along_k(rows, target, dtype):
+    mod, stored = steps(rows, 128, dtype=dtype)
+    made = rewritten(mod, parse(target))
+    for name in ("main", "other1"):
+        (found,) = constants(made, name)
+        np.testing.assert_array_equal(found.value.numpy(), stored.T)
+
+
+@pytest.mark.parametrize(
+    ("rows", "target"), [((8, 128), "cuda:sm_90a"), ((1,), "rocm:gfx942"), ((1,), "cpu")]
+)
+def test_weights_of_others_stay_along_n(rows, target):
+    mod, stored = steps(*rows)
+    (found,) = constants(rewritten(mod, parse(target)))
+    np.testing.assert_array_equal(found.value.numpy(), stored)
+
+
+def test_a_weight_that_is_transposed_back_has_its_own_name():
+    weight = relax.const(np.ones((3, 5), "float16"))
+    names = WeightNames([("fc.weight", weight)])
+    with tracking(names):
+        once = derived(relax.const(np.ones((5, 3), "float16")), "permute_dims", [weight])
+        twice = derived(relax.const(np.ones((3, 5), "float16")), "permute_dims", [once])
+    named = names.of(main_module([], lambda emit: op.add(emit(op.permute_dims(twice)), once)))
+    assert (named[once], named[twice]) == ("permute_dims(fc.weight)", "fc.weight")
 
 
 def test_the_rewriting_is_repeatable():

@@ -13,7 +13,7 @@ from tests.rewrite.recompose.attention_variants import VARIANTS, Variant, build,
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
 from tvm_fusion.fusion.estimate import RegionCost
-from tvm_fusion.rewrite.recompose.attention import Attention
+from tvm_fusion.rewrite.recompose.attention.attention import Attention
 from tvm_fusion.rewrite.recompose.price import Pricer
 from tvm_fusion.rewrite.recompose.recompose import recompose
 

@@ -29,7 +29,7 @@ from tests.rewrite.recompose.written import (
 from tvm_fusion import FusionConfig, transform
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.pipeline import stages
-from tvm_fusion.rewrite.recompose.coefficient import Coefficient, is_close, rounded
+from tvm_fusion.rewrite.recompose.matching.coefficient import Coefficient, is_close, rounded
 
 NUMPY = {"float16": np.dtype("float16"), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 SHAPE = (5, 37)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tvm
 from relax_modules import typed_module as module
 from tvm import relax
 from tvm.ir.transform import Sequential
@@ -38,8 +39,8 @@ def apart(emit, x):
     return [op.exp(emit(op.matmul(x, weight(256, 256)))) for _ in range(3)]
 
 
-def products(mod):
-    (block,) = mod["main"].body.blocks
+def products(mod, name="main"):
+    (block,) = mod[name].body.blocks
     return sum(
         getattr(getattr(b.value, "op", 0), "name", "") == "relax.matmul" for b in block.bindings
     )
@@ -58,12 +59,16 @@ def test_products_are_joined_where_it_pays(write, joined):
     assert ("not_cheaper" in [d.code for d in log]) != joined
 
 
-def test_places_with_equal_surroundings_are_priced_once():
+@pytest.mark.parametrize("returns_all", [False, True])
+def test_places_with_equal_surroundings_are_priced_once(returns_all):
     def layers(emit, x):
+        results = []
         for _ in range(4):
             q, k, v = (emit(op.matmul(x, weight(512, 512))) for _ in range(3))
             x = emit(op.add(emit(op.multiply(q, k)), v))
-        return [op.exp(x)]
+            results.append(v)
+        last = emit(op.exp(x))
+        return [relax.Tuple([last, *results])] if returns_all else [last]
 
     mod = module(layers, tensor(64, 512))
     asked = []
@@ -117,6 +122,18 @@ def test_a_step_that_makes_the_whole_slower_is_left_out():
         whole.step("nothing", [Sequential([])])
     assert [d.code for d in log] == ["whole_plan_slower"]
     assert "join_matmuls is left out" in log[0].sentence
+
+
+def test_each_function_of_a_module_is_judged_alone():
+    slower, faster = (module(write, tensor(64, 256))["main"] for write in (apart, gated))
+    functions = {"slower": slower, "faster": faster}
+    mod = tvm.IRModule({n: f.with_attr("global_symbol", n) for n, f in functions.items()})
+    whole = Whole(mod, TARGET)
+    with TARGET, recording() as log:
+        whole.step("join_matmuls", [JoinMatmuls(always)])
+    assert whole.mod["slower"].same_as(mod["slower"])
+    assert products(whole.mod, "faster") == 1
+    assert ["join_matmuls of slower" in d.sentence for d in log].count(True) == 1
 
 
 def test_a_module_is_planned_where_it_is_compared(monkeypatch):

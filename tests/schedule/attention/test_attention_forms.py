@@ -7,7 +7,7 @@ from tests.schedule.attention.attention_graphs import PLAIN, tensors
 from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.attention.cuda_cores.config import GpuConfig
-from tvm_fusion.schedule.attention.flash.wave_config import FlashWaveConfig
+from tvm_fusion.schedule.attention.flash.wave.config import FlashWaveConfig
 from tvm_fusion.schedule.attention.forms import ROWS, choose
 from tvm_fusion.schedule.attention.problem.constants import read_group
 from tvm_fusion.schedule.attention.template import Attention

@@ -8,7 +8,7 @@ from tvm import relax
 
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.program.variant import variant
-from tvm_fusion.schedule.stage.pack import gather
+from tvm_fusion.schedule.stage.install import gather
 
 op = relax.op
 NHWC = (0, 2, 3, 1)

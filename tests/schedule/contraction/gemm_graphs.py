@@ -11,7 +11,7 @@ from tvm_fusion.schedule.contraction.gpu.space import KERNELS
 from tvm_fusion.schedule.contraction.problem.sum_of_products import analyse
 from tvm_fusion.schedule.contraction.tile.shape import TileConfig
 from tvm_fusion.schedule.index.inline import inlined
-from tvm_fusion.schedule.stage.pack import gather
+from tvm_fusion.schedule.stage.install import gather
 
 op = relax.op
 

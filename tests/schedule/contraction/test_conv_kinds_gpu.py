@@ -15,7 +15,7 @@ from tvm_fusion.schedule.contraction.mma.default import best_tile
 from tvm_fusion.schedule.contraction.tile.read_problem import gemm_problem
 from tvm_fusion.schedule.contraction.wgmma.config import WgmmaWindowConfig
 from tvm_fusion.schedule.contraction.wgmma.space import best_wgmma_tile
-from tvm_fusion.schedule.stage.pack import gather
+from tvm_fusion.schedule.stage.install import gather
 
 pytestmark = pytest.mark.slow_beyond(4)
 

@@ -19,7 +19,7 @@ from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.gpu.tile_forms import implicit_form
 from tvm_fusion.schedule.contraction.wgmma.config import WgmmaWindowConfig
 from tvm_fusion.schedule.index.inline import inlined
-from tvm_fusion.schedule.stage.pack import gather
+from tvm_fusion.schedule.stage.install import gather
 
 pytestmark = pytest.mark.slow_beyond(3)
 

@@ -17,7 +17,7 @@ from tvm_fusion.schedule.contraction.mma.default import tile_gemm_config
 from tvm_fusion.schedule.contraction.mma.kernel import tile_gemm_gpu
 from tvm_fusion.schedule.contraction.problem.ragged_rows import ragged_rows
 from tvm_fusion.schedule.contraction.tile.ragged_tiles import RaggedTiles
-from tvm_fusion.schedule.contraction.tile.result_vectors import result_vectors
+from tvm_fusion.schedule.contraction.tile.results.vectors import result_vectors
 from tvm_fusion.schedule.contraction.wgmma import space as wgmma_configs_module
 from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
 from tvm_fusion.schedule.contraction.wgmma.space import wgmma_configs

@@ -14,7 +14,7 @@ from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.mma.default import tile_gemm_config
 from tvm_fusion.schedule.contraction.mma.kernel import tile_gemm_gpu
 from tvm_fusion.schedule.contraction.problem.sum_of_products import analyse
-from tvm_fusion.schedule.contraction.tile.result_vectors import store_size
+from tvm_fusion.schedule.contraction.tile.results.vectors import store_size
 from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
 from tvm_fusion.schedule.contraction.wgmma.space import wgmma_config, wgmma_configs
 from tvm_fusion.schedule.index.inline import inlined

@@ -12,7 +12,7 @@ from tvm_fusion.schedule.convolution.dense.config import ConvConfig
 from tvm_fusion.schedule.convolution.template import CpuConvolution
 from tvm_fusion.schedule.convolution.winograd.config import WinogradConfig
 from tvm_fusion.schedule.cpu.schedule import schedule_cpu
-from tvm_fusion.schedule.stage.pack import gather
+from tvm_fusion.schedule.stage.install import gather
 
 op = relax.op
 

@@ -20,7 +20,7 @@ from tvm_fusion.frontend.operators import recurrence
 from tvm_fusion.program.group import Group
 from tvm_fusion.schedule.recurrent import config, template
 from tvm_fusion.schedule.recurrent.template import Recurrent
-from tvm_fusion.schedule.stage.pack import gather
+from tvm_fusion.schedule.stage.install import gather
 
 pytestmark = pytest.mark.slow_beyond(2)
 

@@ -10,8 +10,8 @@ from tvm_fusion.core.constants.numpy_types import numpy_dtype
 from tvm_fusion.core.constants.weight_names import WeightNames, tracking
 from tvm_fusion.core.tir.loops import block
 from tvm_fusion.program.stage import Axis
-from tvm_fusion.schedule.contraction.problem.prim_func import nest
-from tvm_fusion.schedule.stage.pack import Packer, gather
+from tvm_fusion.schedule.contraction.problem.functions.prim_func import nest
+from tvm_fusion.schedule.stage.install import Packer, gather
 
 load = tirx.BufferLoad
 

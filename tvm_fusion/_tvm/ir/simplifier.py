@@ -1,7 +1,8 @@
 """Hide floating point arithmetic from TVM's simplifier, which applies integer rules to it.
 
 ``x * 0.0`` and ``0.0 / x`` become 0, and ``x / 0.0`` an error: zeros of products and quotients are
-hidden from it. So are differences of which it cancels a term, written as sums with ``-1.0`` times
+hidden from it; of sums that of ``x + 0.0``, which makes 0 of -0. So are differences of which it
+cancels a term, written as sums with ``-1.0`` times
 that: ``x - x`` becomes 0, and ``x + 2.0**23 - 2.0**23``, which rounds x to an integer, becomes x.
 """
 
@@ -22,8 +23,22 @@ def _with_zero(node: tirx.Mul | tirx.Div) -> ir.Expr:
     return type(node)(*factors)
 
 
+def _with_positive_zero(node: tirx.Add) -> ir.Expr:
+    terms = [_positive_zero_hidden(x) for x in (node.a, node.b)]
+    if terms[0].same_as(node.a) and terms[1].same_as(node.b):
+        return node
+    return tirx.Add(*terms)
+
+
+def _positive_zero_hidden(term: ir.Expr) -> ir.Expr:
+    is_zero = isinstance(term, tirx.FloatImm) and term.value == 0
+    return _hidden_zero(term) if is_zero and math.copysign(1, term.value) > 0 else term
+
+
 def _difference(node: tirx.Sub) -> ir.Expr:
     a, b = node.a, node.b
+    if isinstance(b, tirx.FloatImm) and b.value == 0 and math.copysign(1, b.value) < 0:
+        return tirx.Add(a, _hidden_zero(tirx.FloatImm(b.ty.dtype, 0.0)))
     if not is_float(a) or not (_cancels(a, b) or (isinstance(b, tirx.Add) and _cancels(b, a))):
         return node
     return tirx.Add(a, tirx.Mul(b, tirx.const(-1, str(b.ty.dtype))))
@@ -41,7 +56,12 @@ def _cancels(total: ir.Expr, term: ir.Expr) -> bool:
     return any(tvm_ffi.structural_equal(other, term) for other in terms)
 
 
-ARITHMETIC = [(tirx.Mul, _with_zero), (tirx.Div, _with_zero), (tirx.Sub, _difference)]
+ARITHMETIC = [
+    (tirx.Add, _with_positive_zero),
+    (tirx.Mul, _with_zero),
+    (tirx.Div, _with_zero),
+    (tirx.Sub, _difference),
+]
 
 
 def hide_from_simplifier(value: ir.Expr) -> ir.Expr:

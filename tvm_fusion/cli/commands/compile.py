@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--inputs",
         metavar="FILE.npz",
-        help="of --precision auto: inputs to run, by name; others are drawn",
+        help="of --precision auto: inputs to run, by name; others are random",
     )
     parser.add_argument(
         "--no-cuda-graph",

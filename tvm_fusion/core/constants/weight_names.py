@@ -93,12 +93,20 @@ class WeightNames:
     def derive(
         self, new: Any, how: str, sources: Sequence[Any], again: Again | None = None
     ) -> None:
-        """Name ``new`` after its largest named source: ``permute_dims(fc.weight)``."""
+        """Name ``new`` after its largest named source: ``permute_dims(fc.weight)``.
+
+        A matrix that is transposed twice is what it was.
+        """
         self._keep(new, sources, again)
         known = [self._names[hash(s)] for s in sources if hash(s) in self._names]
         if known:
             name, _ = max(known, key=lambda item: int(np.prod(item[1].value.shape)))
-            self._names.setdefault(hash(new), (f"{how}({name})", new))
+            is_matrix = how == "permute_dims" and len(new.value.shape) == 2
+            if is_matrix and name.startswith(f"{how}("):
+                name = name[len(how) + 1 : -1]
+            else:
+                name = f"{how}({name})"
+            self._names.setdefault(hash(new), (name, new))
 
     def pack(self, new: Any, packing: Packing, source: Any, again: Again) -> None:
         """Record that ``new`` is ``source`` packed, under the same name."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,24 @@ def record(info: KernelInfo, kernels: tuple[str, ...]) -> None:
     found = _infos.get()
     if found is not None:
         found.append((info, kernels))
+
+
+def rename(names: Mapping[str, Iterable[str]]) -> None:
+    """Tell what has become of PrimFuncs that were recorded.
+
+    Parameters
+    ----------
+    names
+        By the old name, all that there are instead; none where nothing calls it any more.
+    """
+    found = _infos.get()
+    if found is None:
+        return
+    before, found[:] = list(found), []
+    for info, kernels in before:
+        old = next((name for name in kernels if name in names), None)
+        for new in [old] if old is None else names[old]:
+            found.append((info, tuple(new if new and name == old else name for name in kernels)))
 
 
 @contextlib.contextmanager

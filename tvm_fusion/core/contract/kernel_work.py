@@ -1,4 +1,4 @@
-"""What kernels do beside traffic and arithmetic: how their emitter loads, computes and stores."""
+"""What kernels do besides traffic and arithmetic: how their emitter loads, computes and stores."""
 
 from __future__ import annotations
 

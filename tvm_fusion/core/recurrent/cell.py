@@ -7,7 +7,7 @@ for step in sequence:
     h, c = ...
 
 ``projected`` is the input times its weights plus all biases, of all steps: a GEMM before the loop.
-The reference PrimFunc of :mod:`.reference` and all kernels are written over
+The reference PrimFunc of :mod:`...frontend.operators.recurrence` and all kernels are written over
 :class:`CellValues`, so that a cell is described once, here.
 """
 

@@ -32,7 +32,7 @@ class Artifact:
         What :mod:`tvm_fusion.deploy.runtime.artifact.manifest` documents, without the entries
         ``weights`` and ``files``, which come with the export.
     weights : mapping of str to numpy.ndarray
-        By label, the weights that go beside the library, packed ones as kernels read them.
+        By label, the weights that go next to the library, packed ones as kernels read them.
     used : mapping of str to mapping of str to StoredWeight
         By architecture, which of them is which weight; by architecture, ``@`` and the worker's
         number for workers from 1.

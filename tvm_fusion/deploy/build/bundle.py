@@ -117,7 +117,7 @@ SOURCES = Path(__file__).parents[1] / "cpp"
 
 
 def bundle(artifact: Path, folder: Path, wheels: Path | None = None) -> Path:
-    """Build the runner and the C++ interface, and put them beside a copy of an artifact.
+    """Build the runner and the C++ interface, and put them next to a copy of an artifact.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ def build_runner(folder: Path, settings: dict[str, str] | None = None) -> None:
 
 
 def _settings(found: dict) -> dict[str, str]:
-    """Tell CMake what the target needs beside TVM's runtime."""
+    """Tell CMake what the target needs besides TVM's runtime."""
     kind = found["target"]["kind"]
     if kind != "cuda":  # the runtime of AMD GPUs is in the artifact
         return {}

@@ -16,6 +16,7 @@ from ..cuda_graph.capture import CAPTURED, CaptureLaunches
 from ..cuda_graph.dependent_launch import LaunchEarly
 from ..cuda_graph.static_inputs import with_static_inputs
 from ..cuda_graph.weights_tuple import PassWeightsAsTuple
+from ..memory.concat_parts import StoreConcatParts
 from ..memory.destinations import PassDestinations
 from ..memory.share_storage import ShareStorage
 from ..memory.weights import WEIGHTS
@@ -51,7 +52,7 @@ class LowerToVM:
         kind = "" if target is None else target.kind.name
         if kind in ("cuda", "rocm") and ctx.config.get("relax.backend.use_cuda_graph", False):
             mod = Sequential([CaptureLaunches()])(mod)
-        mod = Sequential([LaunchEarly()])(mod)
+        mod = Sequential([LaunchEarly(), StoreConcatParts()])(mod)
         mod = on_rewritable(
             lower.ToNonDataflow(),
             lower.RemovePurityChecking(),

@@ -13,6 +13,7 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.target import Target
 
+from ...lower.float_math import KeepNaNTests
 from .host import TILE_BYTES, HostWalk, Profile, buffer_bytes
 
 _FOREIGN_CALLS = frozenset(
@@ -27,8 +28,10 @@ _FOREIGN_CALLS = frozenset(
 )
 
 # Blocks to loops, with every buffer shrunk to what its consumers need and moved to where they are.
+# The model's arithmetic is hidden from the simplifier, to which ``x - x`` is a divisor of zero.
 _LOWER = tvm.transform.Sequential(
     [
+        KeepNaNTests(),
         s_tir.transform.CanonicalizeLoop(),
         s_tir.transform.LowerInitBlock(),
         s_tir.transform.PlanAndUpdateBufferAllocationLocation(),

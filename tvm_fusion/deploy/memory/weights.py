@@ -1,4 +1,4 @@
-"""Lift tensor constants to parameters, whose data are stored beside the library."""
+"""Lift tensor constants to parameters, whose data are stored next to the library."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _nbytes(constant: GenericConst) -> int:
 
 # Pass the weights of private functions, such as bodies of loops, in from those that call them.
 #
-# Only public functions take weights from the file beside the library; what a private one keeps
+# Only public functions take weights from the file next to the library; what a private one keeps
 # would lie in the library itself.
 def hoist_constants(mod: tvm.IRModule, is_weight: Callable[[GenericConst], bool]) -> tvm.IRModule:
     """Turn constants of private functions into parameters, and pass them where those are called.

@@ -1,8 +1,9 @@
 """Fast path of a call: arrays that need no conversion are passed to kernels without a copy.
 
-Most calls pass numpy arrays, or on a device its tensors, of the right type and shape in contiguous
-memory. Those go to the virtual machine as they are, without the conversions and the names of dtypes
-that cost more than a small model. All others take the general way, which also says what is wrong.
+Most calls pass numpy arrays, PyTorch's tensors, or on a device its tensors, of the right type and
+shape in contiguous memory. Those go to the virtual machine as they are, without the conversions
+and the names of dtypes that cost more than a small model. All others take the general way, which
+also says what is wrong.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import tvm_ffi
 
 from ...signature import DimRange, EqualExtents, TensorSpec
 from . import arguments
+from .results import chosen
 from .tensors import ALIGNMENT, as_array, to_tensor
+from .torch_tensors import hands_out_tensors, readable_tensors
 
 
 class DirectInputs:
-    """Inputs of a function as numpy hands them out.
+    """Inputs of a function as numpy hands them out, or PyTorch on the CPU.
 
     Parameters
     ----------
@@ -30,6 +33,8 @@ class DirectInputs:
         Extents of symbolic dimensions that fixed inputs have decided.
     equal
         Extents that have to be equal.
+    torch : module, optional
+        PyTorch, whose tensors they are.
     """
 
     def __init__(
@@ -38,21 +43,32 @@ class DirectInputs:
         dims: Mapping[str, DimRange],
         extents: Mapping[str, int],
         equal: Sequence[EqualExtents] = (),
+        torch: Any = None,
     ) -> None:
         self._equal = tuple(equal)
         self._dims, self._extents = dims, dict(extents)
         self._symbolic = [s for s in specs if any(isinstance(e, str) for e in s.shape)]
+        self._checked: tuple[list[Any], dict[str, int]] = [], {}  # of the call before
+        dtypes: list[Any]
+        if torch is None:
+            self._is_readable: Callable[[Any, Any], bool] = _is_readable
+            dtypes = [np.dtype(spec.dtype) for spec in specs]
+            self._is_possible = all(dtype.kind != "V" for dtype in dtypes)
+        else:
+            self._is_readable = readable_tensors(torch)
+            dtypes = [getattr(torch, spec.dtype, None) for spec in specs]
+            self._is_possible = None not in dtypes and hands_out_tensors(torch)
         self._wanted = [
-            (s.name, np.dtype(s.dtype), None if s in self._symbolic else s.shape) for s in specs
+            (s.name, dtype, None if s in self._symbolic else s.shape)
+            for s, dtype in zip(specs, dtypes, strict=True)
         ]
-        self.is_possible = all(dtype.kind != "V" for _, dtype, _ in self._wanted)
 
-    def take(self, inputs: Mapping[str, Any]) -> tuple[list[np.ndarray], dict[str, int]] | None:
+    def take(self, inputs: Mapping[str, Any]) -> tuple[list[Any], dict[str, int]] | None:
         """List arrays in call order if kernels can read all of them in place, else ``None``.
 
         Returns
         -------
-        (list of numpy.ndarray, dict of str to int) or None
+        (list of array, dict of str to int) or None
             With the extents of symbolic dimensions.
 
         Raises
@@ -60,18 +76,14 @@ class DirectInputs:
         UserError
             For symbolic dimensions that do not fit.
         """
-        if type(inputs) is not dict:
+        if type(inputs) is not dict or not self._is_possible:
             return None
         taken = []
         for name, dtype, shape in self._wanted:
-            array = inputs.get(name)
-            if type(array) is not np.ndarray or array.dtype != dtype:
+            array: Any = inputs.get(name)
+            if not self._is_readable(array, dtype):
                 return None
             if shape is not None and array.shape != shape:
-                return None
-            # Contiguous, aligned to its elements, writable; of empty ones numpy exports no strides
-            # that generated code takes.
-            if not (array.flags.carray and array.size):
                 return None
             taken.append(array)
         if len(inputs) != len(taken):
@@ -79,10 +91,24 @@ class DirectInputs:
         if not self._symbolic:
             return taken, self._extents
         shapes = [inputs[spec.name].shape for spec in self._symbolic]
-        dtypes = [spec.dtype for spec in self._symbolic]
-        return taken, arguments.check(
-            self._symbolic, shapes, dtypes, self._dims, self._extents, self._equal
-        )
+        checked = self._checked  # other threads may replace it
+        if shapes != checked[0]:
+            dtypes = [spec.dtype for spec in self._symbolic]
+            known = arguments.check(
+                self._symbolic, shapes, dtypes, self._dims, self._extents, self._equal
+            )
+            self._checked = checked = shapes, known
+        return taken, checked[1]
+
+
+def _is_readable(array: Any, dtype: Any) -> bool:
+    """Whether numpy's array is contiguous, aligned to its elements, writable, and not empty.
+
+    Of empty ones numpy exports no strides that generated code takes.
+    """
+    if type(array) is not np.ndarray or array.dtype != dtype:
+        return False
+    return array.flags.carray and array.size != 0
 
 
 class DeviceInputs:
@@ -117,11 +143,44 @@ class DeviceInputs:
         return taken
 
 
-def readers(specs: Iterable[TensorSpec]) -> list[Callable[[Any], np.ndarray]] | None:
-    """List what turns each result into a numpy array; ``None`` if one has a type numpy lacks."""
-    if any(np.dtype(spec.dtype).kind == "V" for spec in specs):
-        return None
-    return [np.from_dlpack for _ in specs]
+class DirectOutputs:
+    """Results of a function whose outputs have memory of their own, or lie where an input does.
+
+    Parameters
+    ----------
+    names
+        Of all outputs.
+    in_place
+        By input that is written to, the output that then lies there.
+    kept
+        The caller's arrays of such inputs that are fixed.
+    """
+
+    def __init__(
+        self, names: Sequence[str], in_place: Mapping[str, str], kept: Mapping[str, Any]
+    ) -> None:
+        self._names, self._written, self._kept = names, in_place, kept
+        self._own = [i for i, name in enumerate(names) if name not in in_place.values()]
+
+    def named(
+        self, result: Any, inputs: Mapping[str, Any], read: Callable[[Any], Any] | None = None
+    ) -> dict[str, Any]:
+        """Name the results of a call with these inputs.
+
+        Parameters
+        ----------
+        read
+            Makes the caller's kind of array of a tensor, where that is another.
+        """
+        own: Iterable[Any] = chosen(result, len(self._names), self._own)
+        own = own if read is None else map(read, own)
+        if not self._written:
+            return dict(zip(self._names, own, strict=True))
+        outputs = dict.fromkeys(self._names)  # in their order
+        outputs.update(zip([self._names[i] for i in self._own], own, strict=True))
+        for name, output in self._written.items():
+            outputs[output] = inputs[name] if name in inputs else self._kept[name]
+        return outputs
 
 
 class DirectResults:

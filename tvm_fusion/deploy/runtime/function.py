@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tvm_ffi
 
 from ...errors import UserError
@@ -13,7 +14,7 @@ from ...signature import DimRange, Signature
 from . import arguments
 from .artifact.call_tree import flat_inputs, nested
 from .artifact.manifest import INTO
-from .direct import DeviceInputs, DirectInputs, DirectResults, readers
+from .direct import DeviceInputs, DirectInputs, DirectOutputs, DirectResults
 from .results import leaves, own, write_out
 from .tensors import (
     ALIGNMENT,
@@ -84,16 +85,21 @@ class Function:
         has_other = any(s.storage for s in (*self._specs, *self.signature.outputs))
         on_device = self._device.type != "cpu" and not self.in_place and not has_other
         self._on_device = DeviceInputs(self._specs, self._device) if on_device else None
-        inputs = DirectInputs(self._specs, self._dims, self._extents, self.signature.equal)
         outputs = [spec for spec in self.signature.outputs if spec.name in self._destinations]
         on_host = self._device.type == "cpu" and not has_other
         is_own = on_host and not self.in_place and bool(outputs)
         self._results = DirectResults(outputs, [*fixed, *self._weights]) if is_own else None
+        self._is_direct = on_host and self._alignment is None
+        self._inputs = self._direct_inputs() if self._is_direct else None
+        self._tensors: DirectInputs | None = None  # of PyTorch, once a tensor is seen
         # What is no destination may be an input or a weight, which a caller must not get.
-        all_own = is_own and len(outputs) == len(self.signature.outputs)
-        self._inputs = inputs
-        self._is_direct = is_own and self._alignment is None and inputs.is_possible
-        self._readers = readers(outputs) if all_own and self._is_direct else None
+        kept = {*self._destinations, *self.in_place.values()}
+        has_own = kept.issuperset(self._names) and not self._copies
+        self._outputs = DirectOutputs(self._names, self.in_place, self._arrays) if has_own else None
+        self._is_read = all(np.dtype(s.dtype).kind != "V" for s in self.signature.outputs)
+
+    def _direct_inputs(self, torch: Any = None) -> DirectInputs:
+        return DirectInputs(self._specs, self._dims, self._extents, self.signature.equal, torch)
 
     def __repr__(self) -> str:
         return f"<function {self.name!r} of inputs {[spec.name for spec in self._specs]}>"
@@ -144,6 +150,15 @@ class Function:
         torch = torch_of(inputs.values()) if isinstance(inputs, Mapping) else None
         if torch is None:
             return self._run(inputs, out)
+        if out is None and self._is_direct and self._outputs is not None:
+            if self._tensors is None:
+                self._tensors = self._direct_inputs(torch)
+            taken = self._tensors.take(inputs)
+            if taken is not None:
+                outputs = self._outputs.named(self._result(taken[0]), inputs)
+                if not self._arrays:
+                    return outputs
+                return {name: to_torch(torch, value) for name, value in outputs.items()}
         given = {name: from_torch(torch, value) for name, value in inputs.items()}
         if self._device.type == "cpu":
             outputs = self._run(given, out)
@@ -153,30 +168,14 @@ class Function:
         return {name: to_torch(torch, value) for name, value in outputs.items()}
 
     def _run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None) -> dict[str, Any]:
-        try:
-            return self._called(inputs, out)
-        except (RuntimeError, ValueError) as error:
-            if not any(text in str(error) for text in _DO_NOT_FIT):
-                raise
-            raise UserError(
-                "extents that the inputs decide do not fit the model's tensors",
-                "shapes that fit into memory, to which what is expanded broadcasts, and that have "
-                "as many elements as what is reshaped",
-            ) from error
-
-    def _called(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None) -> dict[str, Any]:
         if out is None and self._on_device is not None:
             tensors = self._on_device.take(inputs)
             if tensors is not None:
-                result = self._callee(self.name)(
-                    *self._in_call_order(tensors), *self._weight_arguments
-                )
-                return self._named(result, tensors)
+                return self._named(self._result(tensors), tensors)
         arguments.check_out(self.signature, out)
-        direct = self._inputs.take(inputs) if self._is_direct else None
-        if direct is not None and not out and self._readers is not None:
-            arrays = self._in_call_order(direct[0])
-            return self._read(self._callee(self.name)(*arrays, *self._weight_arguments))
+        direct = self._inputs.take(inputs) if self._inputs is not None else None
+        if direct is not None and not out and self._outputs is not None and self._is_read:
+            return self._outputs.named(self._result(direct[0]), inputs, np.from_dlpack)
         if direct is None:
             given, extents = self._to_device(self._specs, self._labels, inputs, self._extents)
         else:
@@ -186,14 +185,27 @@ class Function:
             if outputs is not None:
                 return outputs
         in_place = self._in_place_arrays(inputs)
-        result = self._callee(self.name)(*self._in_call_order(given), *self._weight_arguments)
-        outputs = self._named(result, given)
+        outputs = self._named(self._result(given), given)
         to_copy_back = {**self._copies, **self._to_copy_back(in_place, self._specs, given)}
         for name, array in to_copy_back.items():
             write_into(array, outputs[self.in_place[name]], f"input {name!r}")
         for name, array in {**self._arrays, **in_place}.items():
             outputs[self.in_place[name]] = array
         return outputs if out is None else {**outputs, **write_out(out, outputs)}
+
+    def _result(self, given: Sequence[Any], function: str = "", into: Sequence[Any] = ()) -> Any:
+        """Call the library's function with tensors in order, and return what it does."""
+        callee = self._callee(function or self.name)
+        try:
+            return callee(*self._in_call_order(given), *self._weight_arguments, *into)
+        except (RuntimeError, ValueError) as error:
+            if not any(text in str(error) for text in _DO_NOT_FIT):
+                raise
+            raise UserError(
+                "extents that the inputs decide do not fit the model's tensors",
+                "shapes that fit into memory, to which what is expanded broadcasts, and that have "
+                "as many elements as what is reshaped",
+            ) from error
 
     def extents(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         """Tell the extents of symbolic dimensions that inputs have; checks them as a call does."""
@@ -214,12 +226,6 @@ class Function:
         owned = own(tensors, self.signature.outputs, self._device, addresses, in_place)
         return dict(zip(self._names, owned, strict=True))
 
-    def _read(self, result: Any) -> dict[str, Any]:
-        """Name results that lie in memory of their own."""
-        assert self._readers is not None
-        tensors = zip(self._names, self._readers, leaves(result), strict=True)
-        return {name: read(tensor) for name, read, tensor in tensors}
-
     def _run_into(
         self, out: Mapping[str, Any], given: list[tvm_ffi.Tensor], extents: Mapping[str, int]
     ) -> dict[str, Any] | None:
@@ -229,9 +235,7 @@ class Function:
         if destinations is None:
             return None
         tensors = [tensor for _, tensor in destinations]
-        result = self._callee(self.name + INTO)(
-            *self._in_call_order(given), *self._weight_arguments, *tensors
-        )
+        result = self._result(given, self.name + INTO, tensors)
         pairs = zip(self._results.specs, destinations, strict=True)
         written = {spec.name: array for spec, (array, _) in pairs}
         if len(written) == len(self._names):

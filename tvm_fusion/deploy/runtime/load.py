@@ -27,8 +27,9 @@ from ...threads import choose_threads
 from ...words import counted
 from .artifact import manifest, weights_file
 from .executable import Executable, Library, release_pools
-from .tensors import to_tensor
+from .tensors import to_tensor, view
 
+_Place = tuple[int, tuple[int, ...], str]  # of a weight: its offset in the file, shape and dtype
 _libraries: dict[str, ctypes.CDLL] = {}
 # By SHA-256: another module for the same code would cost memory with every load.
 _models: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary()
@@ -197,10 +198,24 @@ def _load(folder: Path, found: dict[str, Any], weights: Any, rank: int = 0) -> E
         name: (found["weights"][name]["offset"], array.shape, str(array.dtype))
         for name, array in own.items()
     }
-    shared = {place: to_tensor(arrays[name], device) for name, place in places.items()}
+    shared = _on_device({place: arrays[name] for name, place in places.items()}, device)
     tensors = {name: shared[place] for name, place in places.items()}
     tensors |= {name: to_tensor(array, device) for name, array in given.items()}
     return Executable(found, library, device, tensors)
+
+
+def _on_device(arrays: Mapping[_Place, np.ndarray], device: tvm_ffi.Device) -> dict[_Place, Any]:
+    """Bring weights to a device; those that lie in another one in the file do so there, too."""
+    found: dict[_Place, Any] = {}
+    whole, begin, end = None, 0, 0
+    for place in sorted(arrays, key=lambda p: (p[0], -arrays[p].nbytes)):
+        array = arrays[place]
+        if device.type != "cpu" and begin < place[0] + array.nbytes <= end:
+            found[place] = view(whole, array.shape, str(array.dtype), place[0] - begin)
+        else:
+            found[place] = whole = to_tensor(array, device)
+            begin, end = place[0], place[0] + array.nbytes
+    return found
 
 
 def _open_model(folder: Path, sha256: str, device: tvm_ffi.Device) -> Library:

@@ -12,6 +12,7 @@ from ...signature import TensorSpec
 from .tensors import as_declared, copy_to, to_numpy, write_into
 
 _TUPLES = (tvm_ffi.Array, tuple, list)
+_item = tvm_ffi.get_global_func("ffi.ArrayGetItem")
 
 
 def leaves(result: Any) -> list[Any]:
@@ -19,6 +20,26 @@ def leaves(result: Any) -> list[Any]:
     if not isinstance(result, _TUPLES):
         return [result]
     return [leaf for field in result for leaf in leaves(field)]
+
+
+def chosen(result: Any, count: int, places: Sequence[int]) -> list[Any]:
+    """List some of a result's tensors; most functions return one, or one tuple of them.
+
+    Parameters
+    ----------
+    count
+        How many tensors the result has.
+    places
+        Numbers of those that are wanted: making an object of a tensor takes as long as a kernel.
+    """
+    if type(result) is not tvm_ffi.Array:
+        return [result for _ in places]
+    if len(result) == count:
+        fields = [_item(result, place) for place in places]
+        if not any(type(field) is tvm_ffi.Array for field in fields):
+            return fields
+    found = leaves(result)
+    return [found[place] for place in places]
 
 
 def own(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")
@@ -203,8 +204,15 @@ def _strided(tensor: tvm_ffi.Tensor, what: str) -> np.ndarray:
 
 def _reinterpret(tensor: tvm_ffi.Tensor, dtype: str) -> tvm_ffi.Tensor:
     """View the same memory as another dtype of the same width."""
-    view = _function("runtime.TVMTensorCreateView")
-    return view(tensor, tvm_ffi.Shape(tensor.shape), tvm_ffi.dtype(dtype), 0)
+    return view(tensor, tensor.shape, dtype)
+
+
+def view(
+    tensor: tvm_ffi.Tensor, shape: Sequence[int], dtype: str, offset: int = 0
+) -> tvm_ffi.Tensor:
+    """View memory of a tensor, from a byte on, as a contiguous one of another shape and dtype."""
+    made = _function("runtime.TVMTensorCreateView")
+    return made(tensor, tvm_ffi.Shape(shape), tvm_ffi.dtype(dtype), offset)
 
 
 def copy_to(tensor: tvm_ffi.Tensor, device: tvm_ffi.Device) -> tvm_ffi.Tensor:

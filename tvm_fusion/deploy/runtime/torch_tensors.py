@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")
@@ -19,7 +19,38 @@ def torch_of(values: Iterable[Any]) -> Any:
     torch = sys.modules.get("torch")
     if torch is None:
         return None
-    return torch if any(isinstance(value, torch.Tensor) for value in values) else None
+    for value in values:  # any() of a generator takes longer
+        if isinstance(value, torch.Tensor):
+            return torch
+    return None
+
+
+def hands_out_tensors(torch: Any) -> bool:
+    """Whether TVM's functions take this PyTorch's tensors, and return such, without Python."""
+    return hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+
+
+def readable_tensors(torch: Any) -> Callable[[Any, Any], bool]:
+    """Make a function that tells whether a value is a tensor on the CPU that kernels can read.
+
+    Kernels read it where it lies: contiguous, aligned to its elements, not empty, negated nowhere.
+    """
+    types, strided = (torch.Tensor, torch.nn.Parameter), torch.strided
+
+    def is_readable(tensor: Any, dtype: Any) -> bool:
+        return (
+            type(tensor) in types
+            and tensor.dtype is dtype
+            and tensor.is_cpu
+            and tensor.layout is strided
+            and not tensor.requires_grad
+            and not tensor.is_neg()
+            and tensor.is_contiguous()
+            and tensor.numel() != 0
+            and tensor.data_ptr() % dtype.itemsize == 0
+        )
+
+    return is_readable
 
 
 def from_torch(torch: Any, value: Any) -> Any:

@@ -21,7 +21,8 @@ _CALL_TIR = ir.Op.get("relax.call_tir")
 # TVM computes products with the literal 0.0 and its quotients as 0, even of NaN, and refuses
 # quotients by it.
 _FOLDED_AT_ZERO = frozenset(
-    f"relax.{name}" for name in ("multiply", "divide", "floor_divide", "floor_mod", "mod")
+    f"relax.{name}"
+    for name in ("add", "subtract", "multiply", "divide", "floor_divide", "floor_mod", "mod")
 )
 
 
@@ -69,7 +70,7 @@ def stand_in(
         Its tuples may be variables; they are taken apart.
     dtype
         Element type of each tensor's stand-in. Constants get one too, but for finite scalars that
-        keep their type: those become literals, except zeros of products and quotients.
+        keep their type: those become literals, except zeros of arithmetic.
 
     Returns
     -------

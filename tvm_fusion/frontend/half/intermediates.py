@@ -5,7 +5,8 @@ half type: the squares of a norm overflow or vanish although the norm is small. 
 asked twice: where what it made rounds something in between, it converts operands of float32, and
 the result is rounded once. What one operator of Relax computes inside is legalization's part
 (:mod:`tvm_fusion.ecg.legalization.accumulate`); between two operators of the model values keep
-their types.
+their types. Powers of bfloat16 leave float32's range as well where their root does not: norms are
+computed in float64.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ from ..normalize.engine import op_name
 from ..tensor_types import HALF, dtype_of
 
 WIDE = "float32"
+_OF_POWERS = frozenset(
+    (
+        *("ReduceL2", "ReduceLogSum", "LpPool", "GlobalLpPool", "LpNormalization", "LRN"),
+        *("MeanVarianceNormalization", "linalg_vector_norm", "var", "std", "var_mean"),
+    )
+)
 # Larger constants are cast by an operator, which products of matrices look through: so they are
 # stored in their own type.
 _LARGEST = 1024
@@ -155,8 +162,22 @@ def adds_or_multiplies(call: relax.Call) -> bool:
     return str(getattr(call.attrs, "reduction", "update")) in ("add", "mul", "mean")
 
 
-def widened(value: Any, emit: Any) -> Any:
-    """Cast what is of a half type in an operand, also in lists and tuples, to float32.
+def wide_dtype(name: str, inputs: Iterable[Any]) -> str:
+    """Return the type in which an operator of half types is computed.
+
+    Parameters
+    ----------
+    name
+        In ONNX or in PyTorch.
+    inputs
+        Its operands.
+    """
+    is_wider = name in _OF_POWERS and any(dtype_of(v) == "bfloat16" for v in inputs)
+    return "float64" if is_wider else WIDE
+
+
+def widened(value: Any, emit: Any, wide: str = WIDE) -> Any:
+    """Cast what is of a half type in an operand, also in lists and tuples.
 
     Parameters
     ----------
@@ -164,16 +185,18 @@ def widened(value: Any, emit: Any) -> Any:
         An operand; what is no tensor of a half type is returned as it is.
     emit : callable
         Binds an expression to a variable.
+    wide
+        The type to cast to.
     """
     if isinstance(value, list | tuple):
-        return type(value)(widened(each, emit) for each in value)
+        return type(value)(widened(each, emit, wide) for each in value)
     if isinstance(value, relax.Tuple):
-        return relax.Tuple([widened(each, emit) for each in value.fields])
+        return relax.Tuple([widened(each, emit, wide) for each in value.fields])
     if dtype_of(value) not in HALF:
         return value
     if isinstance(value, GenericConst) and int(np.prod(_extents(value))) <= _LARGEST:
-        return relax.const(value.value.numpy().astype(np.float32), WIDE)
-    return emit(relax.op.astype(value, WIDE))
+        return relax.const(value.value.numpy().astype(wide), wide)
+    return emit(relax.op.astype(value, wide))
 
 
 def narrowed(value: Any, like: Any, emit: Any) -> Any:

@@ -20,7 +20,7 @@ from ...core.constants.narrow_types import NARROW, STORAGE, storage_of
 from ...core.names.source import Recorder
 from ...errors import UserError
 from ...signature import DimRange, EqualExtents
-from ..half.intermediates import narrowed, rounds_between, widened
+from ..half.intermediates import WIDE, narrowed, rounds_between, wide_dtype, widened
 from ..onnx_model.types import ValueType
 from ..registry import Unsupported
 from ..shape_values import Facts, SymbolicArray, array_of, evaluate
@@ -163,9 +163,10 @@ class NodeImporter(ONNXGraphImporter):
         if not any(dtype_of(value) in HALF for value in (*inputs, *found)):
             return found
         read = found if self._is_applied else [v for v, u in zip(found, used, strict=False) if u]
-        if not rounds_between(read, self.bb, inputs):
+        dtype = wide_dtype(node.op_type, inputs)
+        if dtype == WIDE and not rounds_between(read, self.bb, inputs):
             return found
-        wide = self._convert_once(node, [widened(v, self.bb.emit) for v in inputs], used)
+        wide = self._convert_once(node, [widened(v, self.bb.emit, dtype) for v in inputs], used)
         return [narrowed(v, like, self.bb.emit) for v, like in zip(wide, found, strict=True)]
 
     def _convert_once(

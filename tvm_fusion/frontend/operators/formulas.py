@@ -35,7 +35,7 @@ def elu(
         series = op.add(relax.const(1, dtype), op.multiply(power, series))
         is_near = op.greater(power, relax.const(-(2.0**-6), dtype))
         below = op.where(is_near, op.multiply(power, series), below)
-    return op.where(op.greater(x, zero), times(x, scale), times(below, alpha * scale))
+    return op.where(op.greater_equal(x, zero), times(x, scale), times(below, alpha * scale))
 
 
 def remainder(x: Any, y: Any, emit: Callable[[Any], Any]) -> Any:

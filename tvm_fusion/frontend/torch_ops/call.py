@@ -13,7 +13,7 @@ from tvm import relax
 from ...errors import UserError
 from ..half.intermediates import widened
 from ..registry import Unsupported
-from ..tensor_types import accumulation_dtype, dtype_of, is_integer
+from ..tensor_types import HALF, accumulation_dtype, dtype_of, is_integer
 
 # What an argument of this name says does not change values: where and how a tensor is stored.
 STORAGE = frozenset(
@@ -157,28 +157,35 @@ class Call:
 
 
 class WideCall(Call):
-    """A call whose tensors of half types are float32, and its results with them.
+    """A call whose tensors of half types are wider ones, and its results with them.
 
     What torch says of them (:meth:`meta`, :attr:`out`) stays: shapes, and dtypes that tensors here
     are no longer of.
     """
 
+    def __init__(self, node: fx.Node, importer: Any, wide: str) -> None:
+        super().__init__(node, importer)
+        self._wide = wide
+
     def __getitem__(self, name: str) -> Any:
         """Return an argument, its tensors of half types cast."""
-        return widened(super().__getitem__(name), self.emit)
+        return widened(super().__getitem__(name), self.emit, self._wide)
 
     def cast(self, value: Any, dtype: str | None) -> Any:
         """Cast a tensor where its dtype is another; to a half type as little as from it."""
-        return super().cast(value, None if dtype is None else accumulation_dtype(dtype))
+        return super().cast(value, self._widened(dtype))
 
     def as_tensor(self, value: Any, dtype: str | None = None) -> Any:
-        """Make a tensor; where one of a half type is asked for, of float32."""
-        return super().as_tensor(value, None if dtype is None else accumulation_dtype(dtype))
+        """Make a tensor; where one of a half type is asked for, of the wider one."""
+        return super().as_tensor(value, self._widened(dtype))
 
     @property
     def dtype(self) -> str:
         """The dtype in which the result is computed."""
-        return accumulation_dtype(super().dtype)
+        return self._widened(super().dtype) or ""
+
+    def _widened(self, dtype: str | None) -> str | None:
+        return self._wide if dtype in HALF else dtype
 
 
 def bound(node: fx.Node) -> dict[str, Any]:

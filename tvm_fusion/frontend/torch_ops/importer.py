@@ -16,7 +16,7 @@ from tvm.relax.frontend.torch import exported_program_translator as translator
 
 from ...core.names.source import Recorder
 from ...errors import UserError
-from ..half.intermediates import narrowed, rounds_between
+from ..half.intermediates import WIDE, narrowed, rounds_between, wide_dtype
 from ..reasons import reason_in_words
 from ..registry import Unsupported
 from ..tensor_types import HALF, dtype_of
@@ -167,16 +167,17 @@ class Importer(translator.ExportedProgramImporter):
         return call, result
 
     def _rounded_once(self, call: Call, convert: Convert) -> tuple[Call, Any]:
-        """Convert, again in float32 where the results of half types are rounded in between."""
+        """Convert, again in a wider type where results of half types are rounded in between."""
         narrow = convert(call)
         is_list = isinstance(narrow, list | tuple)
         results = [self._variable(x) for x in (narrow if is_list else [narrow])]
         given = self._retrieve_args(list(call.given.values()))
         if not any(dtype_of(x) in HALF for x in results):
             return call, narrow
-        if not rounds_between(results, self.block_builder, given):
+        dtype = wide_dtype(call.node.target.__name__.partition(".")[0], given)
+        if dtype == WIDE and not rounds_between(results, self.block_builder, given):
             return call, results if is_list else results[0]
-        call = WideCall(call.node, self)
+        call = WideCall(call.node, self, dtype)
         again = convert(call)
         again = [self._variable(x) for x in (again if is_list else [again])]
         emit = self.block_builder.emit
@@ -308,10 +309,24 @@ _LINE = re.compile(r'File "([^"]+)", line (\d+)')
 _TORCH = "site-packages/torch/"
 
 
+# Of dynamo's names: the module that is compiled, members of modules, items.
+_ROOT = re.compile(r"^[LG](?:\['(?:self|fn)'\]|(?=\['))")
+_MEMBER = re.compile(r"(?:\._modules|\._parameters|\._buffers)?\['?([^'\]]*)'?\]")
+
+
+def path_of(source: str) -> str:
+    """Write a name of dynamo as the user does.
+
+    ``L['self']._modules['fc']._parameters['weight']`` is ``fc.weight``, ``G['net'].layers.0``
+    ``net.layers.0``.
+    """
+    return _MEMBER.sub(r".\1", _ROOT.sub("", source)).lstrip(".")
+
+
 def module_of(node: fx.Node) -> str:
     """Return the path of the module that calls an operator, ``layers.0.attention``, or ``""``."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
-    return (str(stack[-1][0]) if stack else "").removeprefix("L['self']").lstrip(".")
+    return path_of(str(stack[-1][0])) if stack else ""
 
 
 def _values(result: Any) -> list[Any]:

@@ -32,6 +32,13 @@ _NAMES = """
     _upsample_lanczos2d_aa var var_mean xlogy
 """
 COMPOSED = frozenset(_NAMES.split())
+# Powers of bfloat16 leave float32's range where their root, or what they are divided by, does not.
+_POWERS = """
+    _weight_norm corrcoef cosine_embedding_loss cosine_similarity dist frobenius_norm
+    linalg_matrix_norm linalg_norm norm norm_except_dim pairwise_distance pdist renorm
+    triplet_margin_loss var var_mean
+"""
+_OF_POWERS = frozenset(_POWERS.split())
 # Linear in their tensor, and composed of differences: of bfloat16 those may leave float32's range.
 _DIFFERENCES = frozenset(f"upsample_{kind}" for kind in ("linear1d", "bilinear2d", "trilinear3d"))
 _SMALLER = 0.25
@@ -39,20 +46,22 @@ _SMALLER = 0.25
 
 def in_float32(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """Return the decompositions of a table that are to be replaced, each between casts."""
-    return {
-        target: _between_casts(table[target], _factor(target))
+    named = {
+        target: target._schema.name.rpartition("::")[2]
         for target in table
         if isinstance(target, torch._ops.OpOverload)
-        and target._schema.name.rpartition("::")[2] in COMPOSED
+    }
+    return {
+        target: _between_casts(table[target], name)
+        for target, name in named.items()
+        if name in COMPOSED
     }
 
 
-def _factor(target: torch._ops.OpOverload) -> float:
-    """Return a power of two by which bfloat16 is to be multiplied in float32."""
-    return _SMALLER if target._schema.name.rpartition("::")[2] in _DIFFERENCES else 1.0
+def _between_casts(decomposition: Callable[..., Any], name: str) -> Callable[..., Any]:
+    # A power of two by which bfloat16 is to be multiplied.
+    factor = _SMALLER if name in _DIFFERENCES else 1.0
 
-
-def _between_casts(decomposition: Callable[..., Any], factor: float) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         dtypes = {x.dtype for x in tensors if x.is_floating_point() or x.is_complex()}
@@ -61,14 +70,14 @@ def _between_casts(decomposition: Callable[..., Any], factor: float) -> Callable
             return decomposition(*args, **kwargs)
         (dtype,) = dtypes
         asked = kwargs.get("dtype")
-        wide_args, wide_kwargs = pytree.tree_map(
-            lambda x: _cast(x, dtype, torch.float32), (args, kwargs)
-        )
+        is_wider = dtype == torch.bfloat16 and name in _OF_POWERS
+        wide = torch.float64 if is_wider else torch.float32
+        wide_args, wide_kwargs = pytree.tree_map(lambda x: _cast(x, dtype, wide), (args, kwargs))
         if factor != 1 and dtype == torch.bfloat16:
             smaller, *rest = wide_args
             return (decomposition(smaller * factor, *rest, **wide_kwargs) / factor).to(dtype)
         results = decomposition(*wide_args, **wide_kwargs)
-        return pytree.tree_map(lambda x: _cast(x, torch.float32, asked or dtype), results)
+        return pytree.tree_map(lambda x: _cast(x, wide, asked or dtype), results)
 
     return run
 

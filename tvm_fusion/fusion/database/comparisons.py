@@ -1,4 +1,4 @@
-"""Alternatives that were measured beside each other: the table ``comparison`` of the records.
+"""Alternatives that were measured against each other: the table ``comparison`` of the records.
 
 A row is a question (the keys of the groups of each alternative), the microseconds of each
 alternative, all from one process and in turns, or the reason why there are none.

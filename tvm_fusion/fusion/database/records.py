@@ -1,7 +1,7 @@
 """A SQLite file of measurements, kept between compilations.
 
 It has what a tuner has found (:mod:`.tuning_records`), and alternatives of the planner that were
-measured beside each other (:mod:`.comparisons`).
+measured against each other (:mod:`.comparisons`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Tables ``task`` (a :class:`~.key.Key` and a title), ``trial`` (configuration as JSON with
 sorted keys, its time and the default's in the same process, or the error) and ``tuned`` (the
-configuration to use, measured again beside the default; the default's own where nothing beats it).
+configuration to use, measured again against the default; the default's own where nothing beats it).
 Every row is on the disk when its method returns, so that a killed tuner loses one trial at most.
 """
 

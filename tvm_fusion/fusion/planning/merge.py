@@ -89,6 +89,7 @@ class Merger:
         # A template may take the parts, but not all of it, in the layout that images will have.
         has_layouts = any(part.laid_out is not None for part in parts)
         because: Estimates | None = None
+        must_pay = must_pay or any(part.launches == 0 for part in parts)
         if must_pay or recomputes or has_layouts:
             because = self._book.compare([claim], parts, may_measure=must_pay or recomputes)
             refusal = self._too_expensive(claim, parts, because)
@@ -124,7 +125,10 @@ class Merger:
     ) -> Refusal | None:
         fused, unfused = because
         is_measured = fused.source == "measured"
-        if fused.us <= unfused.us * (1 + (NOISE if is_measured else 1e-9)):
+        slack = NOISE if is_measured else 1e-9
+        if any(part.launches == 0 for part in parts):  # for nothing: of equals it is the simpler
+            slack = -NOISE
+        if fused.us <= unfused.us * (1 + slack):
             return None
         origin, most = fused.origin, ""
         if not is_measured:
@@ -169,7 +173,7 @@ def largest_terms(cost: CostModel, claim: Claim, parts: Iterable[Claim]) -> str:
 def _differences(claim: Claim, parts: Iterable[Claim]) -> str:
     """Tell what makes a kernel cost other than its parts; repeated operations count again."""
     parts = list(parts)
-    found = [f"{claim.bytes / sum(p.bytes for p in parts):.2f} times the bytes"]
+    found = [f"{claim.bytes / max(1, sum(p.bytes for p in parts)):.2f} times the bytes"]
     if flops := sum(p.flops_to_price for p in parts):
         found.insert(0, f"{claim.flops_to_price / flops:.2f} times the operations")
     if claim.parallelism < (most := max(p.parallelism for p in parts)):

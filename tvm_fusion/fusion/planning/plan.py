@@ -26,6 +26,7 @@ from ..cost import CostModel
 from .leftover_pairs import LeftoverPairs
 from .merge import Merger, largest_terms, not_convex, titles
 from .partition import Block, Partition
+from .position_masks import PositionMasks
 from .recompute import widens
 from .views import trimmed, view_paths
 
@@ -68,6 +69,7 @@ class _Planner:
     def __init__(self, graph: Graph, book: ClaimBook) -> None:
         self._graph = graph
         self._book = book
+        self._masks = PositionMasks(graph, book.device)
         self._partition = Partition(graph)
         self._merger = Merger(self._partition, book)
         self._grown: set[Block] = set()
@@ -85,6 +87,7 @@ class _Planner:
         """Take the proposals of templates that save most, as blocks to begin with."""
         for block in accepted_proposals(self._graph, templates, self._partition, self._merger):
             self._partition.replace(block)
+        self._masks.share_again(self._partition)
 
     # Seeds ---------------------------------------------------------------------------------------
 
@@ -104,11 +107,21 @@ class _Planner:
         # Producers first: an epilogue costs its producer nothing, whereas a prologue is computed
         # again for every element that its consumer reads more than once. Not so what makes floats
         # of a half type or of bytes, and would be stored at their size: it waits for its consumer.
-        if not _widens(block):
+        if _repeats(seed):
+            block = self._to_readers(block)
+        elif not _widens(block):
             block = self._backwards(block, seed)
         for successor in self._partition.successors(block):
             block = self._forwards(block, successor)
         self._grown.add(block)
+
+    def _to_readers(self, block: Block) -> Block:
+        for reader in self._partition.successors(block):
+            merged = self._merger.vertical(block, reader)
+            if isinstance(merged, Block):
+                self._partition.replace(merged)
+                block = merged
+        return block
 
     def _backwards(self, block: Block, op: Operator) -> Block:
         for before in self._graph.predecessors(op):
@@ -130,7 +143,7 @@ class _Planner:
     def _forwards(self, block: Block, consumer: Block) -> Block:
         if consumer in self._grown or self._partition.block_of[consumer.members[0]] is not consumer:
             return block
-        if _widens(consumer):
+        if _widens(consumer) or (len(consumer.members) == 1 and _repeats(consumer.members[0])):
             return block
         merged = self._merger.vertical(block, consumer)
         if isinstance(merged, Block):
@@ -167,6 +180,21 @@ class _Planner:
         for decision in decisions:
             record(decision)
         return Plan(self._graph, tuple(claims), tuple(views), tuple(decisions))
+
+
+def _repeats(op: Operator) -> bool:
+    """Whether an operator maps a tensor that others read, too, for reductions alone.
+
+    Such as magnitudes, whose maximum scales the numbers themselves: they are computed by what reads
+    both, where in the producer's kernel they would be a second result as large as the first.
+    """
+    if op.type is not MappingType.ONE_TO_ONE or len(op.tensors) != 1 or len(op.results) != 1:
+        return False
+    (value,), (result,) = op.tensors, op.results
+    readers = result.consumers
+    is_read = len(dict.fromkeys(value.consumers)) > 1 and value.producer is not None
+    is_reduced = all(reader.type is MappingType.MANY_TO_MANY for reader in readers)
+    return is_read and bool(readers) and is_reduced and not result.leaves
 
 
 def _widens(block: Block) -> bool:
@@ -212,6 +240,10 @@ def reasons(
 
 
 def _verdict(edge: Edge, partition: Partition, refused: Refused, cost: CostModel) -> Decision:
+    reader = partition.block_of[edge.consumer]
+    if not reader.is_opaque and reader.claim.launches == 0:
+        sentence = f"{edge.consumer.name} needs no kernel: this one stores its part of it."
+        return _accepted(edge, "stored_in_place", sentence)
     decision = _refused([edge.producer, edge.consumer], partition, refused)
     if decision is not None:
         return decision

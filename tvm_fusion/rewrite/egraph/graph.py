@@ -338,8 +338,8 @@ def told_apart(graph: EGraph, results: Mapping[int, NonFinite]) -> dict[int, Non
             call = node.head.call
             if call is None:
                 continue
-            is_power = node.head.name == "relax.power"
-            exponent = graph[node.operands[1]].value if is_power else None
+            is_pair = len(node.operands) == 2
             for index, operand in enumerate(node.operands):
-                tell(operand, asked(call, index, found[number], exponent) or NONE)
+                other = graph[node.operands[1 - index]].value if is_pair else None
+                tell(operand, asked(call, index, found[number], other))
     return found

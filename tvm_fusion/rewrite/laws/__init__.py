@@ -1,37 +1,23 @@
-"""The laws, one family a file."""
+"""The laws, one family a file.
+
+``elements``    arithmetic, element by element
+``choices``     maxima, comparisons, conditions, types
+``shapes``      slices, concatenations, what moves elements
+``reduced``     reductions
+``linear``      products and convolutions
+``conditions``  what laws ask before they hold
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
 from ..egraph.law import Law
-from . import (
-    casts,
-    concats,
-    convolution,
-    exponentials,
-    extrema,
-    joined,
-    lattice,
-    logic,
-    matmuls,
-    means,
-    moves,
-    nested,
-    order,
-    powers,
-    products,
-    quotients,
-    reductions,
-    reparameterized,
-    roots,
-    scaled_products,
-    select,
-    signs,
-    slices,
-    special_products,
-    sums,
-)
+from .choices import casts, lattice, logic, order, select
+from .elements import exponentials, powers, products, quotients, roots, signs, sums
+from .linear import convolution, joined, matmuls, reparameterized, scaled_products, special_products
+from .reduced import extrema, means, nested, scaled
+from .shapes import concats, moves, slices
 
 LAWS: tuple[Law, ...] = (
     *sums.LAWS,
@@ -48,7 +34,7 @@ LAWS: tuple[Law, ...] = (
     *logic.LAWS,
     *slices.LAWS,
     *concats.LAWS,
-    *reductions.LAWS,
+    *scaled.LAWS,
     *means.LAWS,
     *extrema.LAWS,
     *nested.LAWS,

@@ -138,7 +138,7 @@ def _obstacle(product: relax.Call) -> tuple[str, str] | None:
 
 
 def _kind(product: relax.Call) -> Hashable:
-    """Return what products that are joined have in common beside the left operand."""
+    """Return what products that are joined have in common besides the left operand."""
     weight = product.args[1]
     window = [int(n) for i, n in enumerate(weight.value.shape) if i != _axes(product)[0]]
     attrs = None if product.attrs is None else tvm_ffi.structural_hash(product.attrs)

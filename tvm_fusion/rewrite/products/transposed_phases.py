@@ -76,7 +76,7 @@ class TransposedConvByPhases:
     With strides of s the s * s elements of an output block depend on the same few pixels: they are
     channels of a convolution without strides, whose results are stored in the places of the block.
     Written with zeros between the pixels it takes s * s times as many products. Groups stay groups,
-    with the phases of each beside each other.
+    with the phases of each next to each other.
 
     On CPUs and NVIDIA's GPUs; without dilation, of static images whose extents are multiples of
     strides; not of depthwise ones.

@@ -9,8 +9,8 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ...frontend.tensor_types import dtype_of
-from .extents import extent, known_shape, same_extent, same_shape
-from .view import View, op_name
+from .matching.extents import extent, known_shape, same_extent, same_shape
+from .matching.view import View, op_name
 
 #: Partners are half of the axis apart, or neighbours.
 Order = Literal["half-split", "interleaved"]

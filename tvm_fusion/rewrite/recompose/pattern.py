@@ -15,8 +15,8 @@ from ...core.constants.evaluate import evaluate
 from ...core.constants.weight_names import of_no_weight
 from ...frontend.tensor_types import dtype_of
 from ..nonfinite import NONE, NonFinite
-from .extents import known_shape, same_shape
-from .view import View
+from .matching.extents import known_shape, same_shape
+from .matching.view import View
 
 #: Writes an operator; takes what stands for the leaves now, in their order.
 Build = Callable[..., ir.Expr]

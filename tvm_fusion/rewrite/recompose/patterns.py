@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from .activations import HardSwish, Mish, Silu
-from .attention import Attention
-from .gelu import Gelu, GeluTanh
-from .group_norm import GroupNorm, InstanceNorm
-from .layer_norm import LayerNorm, RMSNorm
-from .log_softmax import LogSoftmax
+from .activations import Gelu, GeluTanh, HardSwish, Mish, Silu
+from .attention.attention import Attention
+from .norms.group_norm import GroupNorm, InstanceNorm
+from .norms.layer_norm import LayerNorm, RMSNorm
 from .pattern import Pattern
 from .rotary import Rotary
-from .softmax import Softmax
+from .softmax import LogSoftmax, Softmax
 
 PATTERNS: tuple[Pattern, ...] = (
     LogSoftmax(),

@@ -16,9 +16,9 @@ from ..egraph.emit import Emitter, build_function, function_of, parameters
 from ..egraph.head import Head, Heads, is_tensor, operands
 from ..egraph.regions import Region
 from ..egraph.terms import Numbering, Term, structure
-from .extents import known_shape
+from .matching.extents import known_shape
+from .matching.view import View
 from .pattern import Match, Pattern, Writer
-from .view import View
 
 _MORE_BYTES = 0.01  # for a scale of ones that the operator asks for
 # Of the time, where kernels and bytes are the same: for arithmetic that legalization chooses, such

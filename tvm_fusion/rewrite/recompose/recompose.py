@@ -20,10 +20,10 @@ from ..egraph.changes import Change, Gain, note, note_uses
 from ..egraph.saturate import Use
 from ..nonfinite import NONE, NonFinite, words
 from ..readers import Readers
+from .matching.view import View, op_name
 from .pattern import Match, Mismatch, Pattern, Writer
 from .patterns import patterns
 from .price import Price, Pricer
-from .view import View, op_name
 
 
 @tvm.transform.module_pass(opt_level=0, name="Recompose")

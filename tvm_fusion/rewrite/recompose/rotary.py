@@ -11,10 +11,10 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ...frontend.tensor_types import dtype_of
-from .extents import known_shape
+from .matching.extents import known_shape
+from .matching.view import View, op_name
 from .pairs import Half, Order, half_of, halves, joined
 from .pattern import Match, Mismatch, Pattern, Writer
-from .view import View, op_name
 
 _LARGEST = 1 << 24  # elements of a table that is looked through
 _TABLE = ("strided_slice", "concat", "take", "multiply", "permute_dims", "index_tensor")

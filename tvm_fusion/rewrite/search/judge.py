@@ -59,11 +59,16 @@ class Dataflow:
 
     def __init__(self, block: relax.DataflowBlock) -> None:
         self.bindings = {hash(b.var): b for b in block.bindings}
-        self.members = {var for var, b in self.bindings.items() if _is_plain(b)}
         self.readers: dict[int, list[int]] = defaultdict(list)
         for reader, binding in self.bindings.items():
             for var in _before(binding):
                 self.readers[var].append(reader)
+        # A tuple of results joins what has nothing to do with each other: all layers' caches.
+        self.members = {
+            var
+            for var, b in self.bindings.items()
+            if _is_plain(b) and (self.readers[var] or not isinstance(b.value, relax.Tuple))
+        }
 
 
 class Blocks:

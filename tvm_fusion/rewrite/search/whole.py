@@ -1,4 +1,7 @@
-"""Steps of rewriting, each kept only where the plan of the whole module gets no slower."""
+"""Steps of rewriting, each kept only where the plan of the whole module gets no slower.
+
+Functions that call no others are compared one by one: what helps one may harm another.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import tvm
+from tvm import ir, relax
 from tvm.ir.transform import Pass
 from tvm.target import Target
 
 from ...core.decisions import Decision, record, recording
+from ...core.untouched import is_rewritable
 from ...errors import UserError
 from ...fusion.estimate import Estimator, RegionCost
 from ..egraph.changes import Rewrites, is_noting, note_all, noting
@@ -67,6 +72,7 @@ class Whole:
     def __init__(self, mod: tvm.IRModule, target: Target) -> None:
         self._estimator = Estimator(target)
         self._now = _Planned(mod, self._estimator)
+        self._alone: dict[relax.Function, _Planned] = {}  # functions as modules of their own
 
     @property
     def mod(self) -> tvm.IRModule:
@@ -84,6 +90,9 @@ class Whole:
             Ways to take it; of equally cheap ones the first is taken.
         """
         best: _Way | None = None
+        if functions := _independent(self.mod):
+            self._step_of_each(functions, name, [self._apply(change) for change in changes])
+            return
         for change in changes:
             way = self._apply(change)
             if best is None or way.planned.is_cheaper(best.planned):
@@ -94,10 +103,38 @@ class Whole:
             self._refuse(name, self._now, best.planned)
             return
         self._now = best.planned
-        for decision in best.decisions:
-            record(decision)
-        if best.changes is not None:
-            note_all(best.changes)
+        self._tell(best)
+
+    def _step_of_each(
+        self, functions: Sequence[ir.GlobalVar], name: str, ways: Sequence[_Way]
+    ) -> None:
+        """Take a step in the way that makes the cheapest plan of each function."""
+        mod, taken = self.mod, dict[int, _Way]()
+        for gvar in functions:
+            now, best = self._planned(gvar, self.mod), None
+            for number, way in enumerate(ways):
+                then = self._planned(gvar, way.planned.mod)
+                if best is None or then.is_cheaper(best[0]):
+                    best = then, number
+            if best is None or now is best[0]:
+                continue
+            then, number = best
+            if now.is_cheaper(then):
+                self._refuse(f"{name} of {gvar.name_hint}", now, then)
+                continue
+            mod = mod.clone() if mod is self.mod else mod
+            mod[gvar] = then.mod[gvar]
+            taken[number] = ways[number]
+        if mod is not self.mod:
+            self._now = _Planned(mod, self._estimator)
+        for way in taken.values():
+            self._tell(way)
+
+    def _planned(self, gvar: ir.GlobalVar, mod: tvm.IRModule) -> _Planned:
+        func = mod[gvar]
+        if func not in self._alone:
+            self._alone[func] = _Planned(tvm.IRModule({gvar: func}), self._estimator)
+        return self._alone[func]
 
     def _apply(self, change: Pass) -> _Way:
         with recording() as decisions, noting() if is_noting() else nullcontext() as changes:
@@ -105,6 +142,13 @@ class Whole:
         if all(func.same_as(mod[gvar]) for gvar, func in self.mod.functions.items()):
             return _Way(self._now, decisions, changes)
         return _Way(_Planned(mod, self._estimator), decisions, changes)
+
+    @staticmethod
+    def _tell(way: _Way) -> None:
+        for decision in way.decisions:
+            record(decision)
+        if way.changes is not None:
+            note_all(way.changes)
 
     @staticmethod
     def _refuse(name: str, now: _Planned, then: _Planned) -> None:
@@ -115,3 +159,10 @@ class Whole:
             f"{then.cost.kernels} kernels, instead of {now.cost.us:.1f} us and {now.cost.kernels}."
         )
         record(Decision("Rewrite", "", "refused", "whole_plan_slower", sentence))
+
+
+def _independent(mod: tvm.IRModule) -> list[ir.GlobalVar]:
+    """List several functions that call no others; empty where there is one, or one that does."""
+    ours = {gvar: func for gvar, func in mod.functions.items() if is_rewritable(func)}
+    calls = any(relax.analysis.all_global_vars(func) for func in ours.values())
+    return [] if calls or len(ours) < 2 else [*ours]

@@ -28,8 +28,8 @@ from .flash.config import FlashMmaConfig
 from .flash.model import candidates, cycles, flash_mma_config
 from .flash.problem import FlashProblem, flash_problem
 from .flash.prologue_cost import expensive_prologue
-from .flash.tma_config import FlashTmaConfig
-from .flash.wave_config import FlashWaveConfig
+from .flash.tma.config import FlashTmaConfig
+from .flash.wave.config import FlashWaveConfig
 from .problem.pattern import Pattern
 from .space import KERNELS, Config
 

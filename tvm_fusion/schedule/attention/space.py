@@ -21,8 +21,8 @@ from .decode.mma_config import MAX_WARPS
 from .flash import model as flash_mma_model
 from .flash.config import FlashMmaConfig
 from .flash.problem import flash_problem
-from .flash.tma_config import FlashTmaConfig
-from .flash.wave_config import FlashWaveConfig
+from .flash.tma.config import FlashTmaConfig
+from .flash.wave.config import FlashWaveConfig
 from .problem.pattern import Pattern
 
 SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)

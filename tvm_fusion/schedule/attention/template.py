@@ -42,7 +42,7 @@ from .flash.kernel import flash_mma_kernel
 from .flash.model import cycles
 from .flash.problem import flash_problem
 from .flash.prologue_cost import computed_operations, element_loads
-from .flash.tma_config import FlashTmaConfig
+from .flash.tma.config import FlashTmaConfig
 from .forms import choose, weighed
 from .problem.constants import read_group
 from .problem.match import FLOATS

@@ -255,7 +255,7 @@ def _is_convolution(problem: ConvProblem, lanes: int) -> bool:
 
 
 def _is_laid_out(group: Group) -> bool:
-    """Whether images have a layout: their channels are beside each other."""
+    """Whether images have a layout: their channels are next to each other."""
     return any(is_layout_map(op.func) for op in group.members)
 
 

@@ -33,7 +33,7 @@ from .vectors_gpu import VectorConfig, vectors
 MIN_REGISTERS = 8
 TILE_REGISTERS = 20
 ADDRESS_REGISTERS = 2
-STRAIGHT_REGISTERS = 6  # of a vector of another operand beside a tile
+STRAIGHT_REGISTERS = 6  # of a vector of another operand besides a tile
 ALIGN_REGISTERS = 4  # of vectors that begin before their row
 # 3.8 ps at a third of the float32 rate: on one H200, an image doubled to 512 x 512 pixels of 256
 # channels, read channels first and written channels last, took 289 us, and 40 by its bytes; one of

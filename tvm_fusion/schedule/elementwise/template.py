@@ -19,6 +19,7 @@ from ..index.design_space import member
 from ..index.estimate import flops, points, too_many_parameters, traffic
 from ..index.inline import inlined, inlined_size
 from ..index.strides import strided_access_cost
+from .concat import CONCAT, concat_of
 from .config_gpu import ElementwiseGpuConfig, elementwise_gpu_config
 from .cpu import KERNELS, ElementwiseCpuConfig, configs, elementwise_cpu
 from .gpu import THREADS, elementwise_gpu
@@ -114,7 +115,10 @@ class Elementwise(Template):
         """Write the kernel."""
         program, config = claim.group.program, claim.details_as(ElementwiseDetails).config
         if isinstance(config, ElementwiseCpuConfig):
-            return Emission.one(elementwise_cpu(program, config), claim.group)
+            func = elementwise_cpu(program, config)
+            concat = concat_of(config.stages, program.inputs)
+            func = func if concat is None else func.with_attr(CONCAT, concat)
+            return Emission.one(func, claim.group)
         return Emission.one(elementwise_gpu(program, config), claim.group)
 
 

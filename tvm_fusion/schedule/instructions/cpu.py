@@ -3,7 +3,7 @@
 One thread executes them: a layout has registers alone, in the order of memory.
 
     dot   C[1, n] += A[1, k] * B[k, n]: as many k as fill a word of 32 bits. A's word is broadcast,
-          B has the words of n columns beside each other. float32 has one k: a multiply-add.
+          B has the words of n columns next to each other. float32 has one k: a multiply-add.
     amx   tiles of 16 rows of 64 bytes: A's rows as they are, B's with the k of a word together
           ("VNNI order"), so that a row of the tile has such words of 16 columns.
 

@@ -15,7 +15,7 @@ from ...core.tir.loops import index
 from ...ecg.graph import Value
 from ...program.group import Group
 from ...program.stage import Axis
-from ..contraction.problem.packing_function import packing_function
+from ..contraction.problem.functions.packing import packing_function
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,9 @@ from tvm import relax
 from tvm.relax import op
 
 import tvm_fusion
+from tvm_fusion.cli.commands.profile import trace
 from tvm_fusion.deploy.runtime.profile.profile import _grouped, launches_of_calls, titles
 from tvm_fusion.deploy.runtime.profile.result import Profile
-from tvm_fusion.deploy.runtime.profile.trace import trace
 from tvm_fusion.errors import UserError
 
 

@@ -25,7 +25,7 @@ def library(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def opened(library, monkeypatch):
-    monkeypatch.setattr(peer_memory, "_open", lambda: library)
+    monkeypatch.setattr(peer_memory, "load_cudart", lambda: library)
     peer_memory.cudart.cache_clear()
     yield library
     peer_memory.cudart.cache_clear()

@@ -13,9 +13,9 @@ from tvm_fusion import transform
 from tvm_fusion.core.constants.weight_names import WeightNames, constants, tracking
 from tvm_fusion.core.tir.loops import find
 from tvm_fusion.fusion.fuse import plan_module
+from tvm_fusion.schedule.attention.flash.block import KeyTiles
 from tvm_fusion.schedule.attention.flash.model import configs
 from tvm_fusion.schedule.attention.flash.problem import flash_problem
-from tvm_fusion.schedule.attention.flash.tiles import KeyTiles
 from tvm_fusion.schedule.attention.problem.constants import read_group
 from tvm_fusion.schedule.stage.emit import emit_groups, group_of
 

@@ -13,9 +13,9 @@ from tests.schedule.attention.attention_graphs import PLAIN, tensors
 from tvm_fusion.core.tir.expressions import variables
 from tvm_fusion.core.tir.loops import substitute
 from tvm_fusion.schedule.attention.flash import grid as flash_grid
+from tvm_fusion.schedule.attention.flash.block import KeyTiles
 from tvm_fusion.schedule.attention.flash.model import configs
 from tvm_fusion.schedule.attention.flash.problem import flash_problem
-from tvm_fusion.schedule.attention.flash.tiles import KeyTiles
 from tvm_fusion.schedule.attention.problem.constants import read_group
 
 

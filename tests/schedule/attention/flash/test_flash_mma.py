@@ -33,7 +33,7 @@ from tvm_fusion.schedule.attention.flash.config import FlashMmaConfig
 from tvm_fusion.schedule.attention.flash.kernel import flash_mma_kernel
 from tvm_fusion.schedule.attention.flash.model import configs
 from tvm_fusion.schedule.attention.flash.problem import flash_problem
-from tvm_fusion.schedule.attention.flash.tma_config import FlashTmaConfig
+from tvm_fusion.schedule.attention.flash.tma.config import FlashTmaConfig
 from tvm_fusion.schedule.attention.problem.constants import read_group
 from tvm_fusion.schedule.attention.problem.match import FLOATS
 from tvm_fusion.schedule.attention.template import Attention

@@ -21,8 +21,8 @@ from tests.schedule.attention.attention_graphs import (
 from tvm_fusion.schedule.attention.flash import model as flash_mma_model
 from tvm_fusion.schedule.attention.flash.kernel import flash_mma_kernel
 from tvm_fusion.schedule.attention.flash.model import configs
-from tvm_fusion.schedule.attention.flash.tma_config import FlashTmaConfig
-from tvm_fusion.schedule.attention.flash.tma_operand import tma_operands
+from tvm_fusion.schedule.attention.flash.tma.config import FlashTmaConfig
+from tvm_fusion.schedule.attention.flash.tma.operand import tma_operands
 from tvm_fusion.schedule.attention.space import KERNELS
 
 

@@ -31,7 +31,7 @@ from tvm_fusion.device import parse
 from tvm_fusion.schedule.attention.flash.kernel import flash_mma_kernel
 from tvm_fusion.schedule.attention.flash.model import configs
 from tvm_fusion.schedule.attention.flash.problem import flash_problem
-from tvm_fusion.schedule.attention.flash.wave_config import FlashWaveConfig
+from tvm_fusion.schedule.attention.flash.wave.config import FlashWaveConfig
 from tvm_fusion.schedule.attention.problem.constants import read_group
 from tvm_fusion.schedule.attention.problem.match import FLOATS
 from tvm_fusion.schedule.attention.template import Attention
@@ -40,6 +40,13 @@ pytestmark = pytest.mark.slow_beyond(2)
 
 HALF, ARCHS = "float16", ("gfx942", "gfx1100", "gfx90a")
 OTHERS = {"one query", "softmax written out", "causal", "many keys", "many queries"}
+# A head of 256 with so few queries leaves gfx1100 no registers: wide heads are tested below.
+PAIRS = [
+    (case, arch)
+    for case in sorted(set(CASES) - OTHERS)
+    for arch in ARCHS
+    if (case, arch) != ("head of 256", "gfx1100")
+]
 SIZE = 45  # of a symbolic dimension
 
 
@@ -88,12 +95,9 @@ def numbers_are_halves(monkeypatch):
 
 
 @pytest.mark.usefixtures("numbers_are_halves")
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("case", sorted(set(CASES) - OTHERS))
+@pytest.mark.parametrize(("case", "arch"), PAIRS)
 def test_against_float64(case, arch):
     params, body, expected = CASES[case]
-    if (case, arch) == ("head of 256", "gfx1100"):
-        pytest.skip("so few queries leave no registers: wide heads are tested below")
     compare(halves(params), body, expected, arch, 4e-3)
 
 

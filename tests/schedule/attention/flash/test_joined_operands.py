@@ -11,8 +11,8 @@ from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.schedule.attention.decode.config import FlashDecodeConfig
 from tvm_fusion.schedule.attention.flash.config import FlashMmaConfig
 from tvm_fusion.schedule.attention.flash.problem import flash_problem
-from tvm_fusion.schedule.attention.flash.tma_config import FlashTmaConfig, tma_configs
-from tvm_fusion.schedule.attention.flash.tma_operand import tma_operands
+from tvm_fusion.schedule.attention.flash.tma.config import FlashTmaConfig, tma_configs
+from tvm_fusion.schedule.attention.flash.tma.operand import tma_operands
 from tvm_fusion.schedule.attention.problem.constants import read_group
 from tvm_fusion.schedule.attention.template import Attention
 

@@ -14,11 +14,10 @@ from tvm_fusion.schedule.attention.flash import kernel as flash_mma
 from tvm_fusion.schedule.attention.flash.kernel import _FlashBlock
 from tvm_fusion.schedule.attention.flash.model import configs
 from tvm_fusion.schedule.attention.flash.products import FlashMmaProducts
-from tvm_fusion.schedule.attention.flash.tma_config import FlashTmaConfig
-from tvm_fusion.schedule.attention.flash.tma_consumers import Consumers
-from tvm_fusion.schedule.attention.flash.tma_roles import Roles
+from tvm_fusion.schedule.attention.flash.softmax import any_of_warp
+from tvm_fusion.schedule.attention.flash.tma.config import FlashTmaConfig
+from tvm_fusion.schedule.attention.flash.tma.consumers import Consumers, Roles
 from tvm_fusion.schedule.gpu.matrix import wgmma
-from tvm_fusion.schedule.gpu.threads.exponential import any_of_warp
 
 pytestmark = pytest.mark.slow_beyond(4)
 

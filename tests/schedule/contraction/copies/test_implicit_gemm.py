@@ -13,8 +13,11 @@ from tests.schedule.contraction.gemm_graphs import changed
 from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.schedule.contraction.copies.implicit_gemm import ImplicitGemm
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
-from tvm_fusion.schedule.contraction.tile.operand import OperandTile
-from tvm_fusion.schedule.contraction.tile.result_vectors import ResultVectors, result_vectors
+from tvm_fusion.schedule.contraction.tile.operand.tile import OperandTile
+from tvm_fusion.schedule.contraction.tile.results.vectors import (
+    ResultVectors,
+    result_vectors,
+)
 
 op = relax.op
 TEMPLATE = GpuContraction()
@@ -123,7 +126,6 @@ def test_float32_keeps_its_precision():
 
 
 def test_bfloat16():
-    pytest.importorskip("ml_dtypes")
     members, arrays, expected = build("3x3", "bfloat16", bias=False)
     result = run(claimed(members), arrays).astype("float64")
     np.testing.assert_allclose(result, expected.astype("float64"), atol=4e-2)

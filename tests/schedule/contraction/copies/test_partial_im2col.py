@@ -91,7 +91,6 @@ def test_tiles_of_runs(device):
 
 
 def test_bfloat16(device):
-    pytest.importorskip("ml_dtypes")
     members, arrays, exact, size = build(*CASES["7x7"], dtype="bfloat16")
     claim = TEMPLATE.claim(members, device)
     (found,) = results(members, TEMPLATE.emit(claim, TARGET), arrays)

@@ -8,7 +8,7 @@ from tests.schedule.contraction.conv_graphs import launched, with_residual
 from tvm_fusion.schedule.contraction.gpu.forms import choose
 from tvm_fusion.schedule.contraction.gpu.product import read_product
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
-from tvm_fusion.schedule.contraction.tile.operand_chunks import OperandChunks
+from tvm_fusion.schedule.contraction.tile.operand.chunks import OperandChunks
 from tvm_fusion.schedule.index.inline import inlined
 
 pytestmark = pytest.mark.slow_beyond(3)

@@ -11,14 +11,16 @@ from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.cpu.blocks.bytes import ByteBlocks
 from tvm_fusion.schedule.contraction.cpu.blocks.floats import FloatBlocks
+from tvm_fusion.schedule.contraction.cpu.config import FEW
 from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
-from tvm_fusion.schedule.stage.pack import Packer
+from tvm_fusion.schedule.instructions.table import find
+from tvm_fusion.schedule.stage.install import Packer
 
 pytestmark = pytest.mark.slow_beyond(2)
 
 op = relax.op
 AVX2 = parse("cpu:haswell")
-ROWS = (1, 3, 7, 30)
+ROWS = (1, 3, 7, 30, 70)
 
 
 def rows_of_int8(emit, x, size):
@@ -110,7 +112,8 @@ class Case:
         numbers = self.rng.integers(-127, 128, (rows, self.terms))
         return [numbers.astype("int8"), scales.astype("float32")]
 
-    def expected(self, x, *scales):
+    def operands(self, x, *scales):
+        """Rows and weights in float64."""
         q = self.q.astype("float64")
         if self.bits == 4:
             q = np.stack([self.q & 15, self.q >> 4], -1).astype("float64")
@@ -127,7 +130,7 @@ class Case:
         x = x.astype("float64")
         if scales:
             x = x * np.repeat(scales[0].astype("float64"), self.bytes_of, 1)
-        return np.maximum(x @ w.T, 0)
+        return x, w
 
 
 def claimed(case, spec=CPU):
@@ -137,7 +140,8 @@ def claimed(case, spec=CPU):
     return members, claim
 
 
-def check(case, spec=CPU):
+def check(case, spec=CPU, rounding=0.0):
+    """Compare with float64; each product of many rows may be off by a share of it."""
     members, claim = claimed(case, spec)
     assert claim.launches == 1
     with spec.tvm_target():
@@ -155,9 +159,12 @@ def check(case, spec=CPU):
         ]
         result = tvm.runtime.tensor(np.full((rows, case.columns), 7, "float32"))
         main(*passed, *[rows] * len(members.scalars), result)
-        wanted = case.expected(*given)
-        error = np.abs(result.numpy() - wanted).max()
-        assert error <= 1e-6 * np.abs(wanted).max() * np.sqrt(case.terms)
+        x, w = case.operands(*given)
+        wanted = np.maximum(x @ w.T, 0)
+        bound = 1e-6 * np.abs(wanted).max() * np.sqrt(case.terms)
+        if rows > FEW:
+            bound = bound + rounding * (np.abs(x) @ np.abs(w.T))
+        assert (np.abs(result.numpy() - wanted) <= bound).all()
     return claim.details.config.gemm.blocks
 
 
@@ -193,3 +200,19 @@ def test_rows_of_bytes(case, size):
         pytest.skip("needs dot products of bytes")
     given = {**CASES[case], "terms": 256, "bytes_of": size}
     assert isinstance(check(Case(**given)), ByteBlocks)
+
+
+@pytest.mark.parametrize("bytes_of", [32, None])
+@pytest.mark.parametrize("case", [name for name in CASES if name != "8 bits"])
+def test_many_rows_in_bfloat16(case, bytes_of):
+    """Both factors are rounded to 8 bits where the user allows approximate results."""
+    spec = CPU.permitting(["approximate"])
+    if find(spec.device, "amx", "bfloat16", "bfloat16") is None:
+        pytest.skip("needs tiles of bfloat16")
+    given = {**CASES[case], "terms": 1088, "bytes_of": bytes_of}
+    if given.get("together"):
+        given["terms"] = 1024
+    case = Case(**given)
+    check(case, spec, rounding=2.0**-7)
+    _, claim = claimed(case, spec)
+    assert claim.details.config.gemm.many.dot.a_dtype == "bfloat16"

@@ -34,7 +34,7 @@ from tvm_fusion.schedule.contraction.mma.kernel import tile_gemm_gpu
 from tvm_fusion.schedule.contraction.mma.space import tile_gemm_configs
 from tvm_fusion.schedule.contraction.mma.split_k_workspace import split_k_kernels
 from tvm_fusion.schedule.contraction.tile.config import TileGemmConfig
-from tvm_fusion.schedule.contraction.tile.operand import OperandTile
+from tvm_fusion.schedule.contraction.tile.operand.tile import OperandTile
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 
 pytestmark = pytest.mark.slow_beyond(2)

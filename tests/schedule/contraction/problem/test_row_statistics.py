@@ -10,7 +10,7 @@ from tvm import relax
 from tests.schedule.contraction.gemm_graphs import with_numbers
 from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
-from tvm_fusion.schedule.contraction.problem.row_statistics import with_statistics
+from tvm_fusion.schedule.contraction.problem.epilogue.row_statistics import with_statistics
 from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
 from tvm_fusion.schedule.contraction.wgmma.space import wgmma_configs
 from tvm_fusion.schedule.index.inline import inlined

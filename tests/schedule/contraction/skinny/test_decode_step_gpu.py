@@ -1,4 +1,7 @@
-"""A layer of a decoder at one token: five kernels on a GPU, the cache written in place."""
+"""A layer of a decoder at one token: five kernels on a GPU, the cache written in place.
+
+A block of experts is six.
+"""
 
 import math
 
@@ -7,6 +10,7 @@ import pytest
 from cache_models import copied
 from emulator.launch import launch
 from group_kernels import CUDA
+from relax_modules import main_module
 from tvm import ir, relax
 from tvm.ir.transform import Sequential
 
@@ -209,3 +213,67 @@ def test_a_layer_is_five_kernels(step):
         np.testing.assert_allclose(found.ravel(), want, rtol=2e-2, atol=2e-2)
         for cache, other in zip(caches, expected, strict=True):
             np.testing.assert_allclose(cache, other, rtol=1e-2, atol=1e-2)
+
+
+class Experts:
+    """A block of experts behind its router: the graph, and the same in float64."""
+
+    def __init__(self, experts, chosen):
+        self.experts, self.chosen = experts, chosen
+        draw = np.random.default_rng(experts).standard_normal
+        sizes = {
+            "router": (HIDDEN, experts), "gated": (experts, 2 * INNER, HIDDEN),
+            "down": (experts, HIDDEN, INNER),
+        }  # fmt: skip
+        self.weights = {
+            name: (draw(shape) / math.sqrt(shape[0 if name == "router" else -1])).astype("float16")
+            for name, shape in sizes.items()
+        }
+
+    def module(self):
+        chosen = self.chosen
+        x = relax.Var("x", relax.TensorType((1, HIDDEN), "float16"))
+
+        def body(emit, x):
+            def by_experts(rows, name, places, width):
+                taken = op.take(relax.const(self.weights[name]), places, axis=0, mode="clip")
+                found = emit(op.matmul(emit(taken), emit(op.expand_dims(rows, -1))))
+                return emit(op.reshape(found, (chosen, width)))
+
+            logits = emit(op.matmul(x, relax.const(self.weights["router"])))
+            shares = emit(op.nn.softmax(emit(op.astype(logits, "float32")), -1))
+            best = emit(op.topk(shares, chosen, -1, "both", True, "int64"))
+            share, place = (emit(relax.TupleGetItem(best, i)) for i in range(2))
+            share = emit(op.divide(share, emit(op.sum(share, -1, keepdims=True))))
+            share, place = (emit(op.reshape(v, (chosen,))) for v in (share, place))
+            rows = emit(op.broadcast_to(x, (chosen, HIDDEN)))
+            sides = emit(op.split(by_experts(rows, "gated", place, 2 * INNER), 2, -1))
+            gate, up = (emit(relax.TupleGetItem(sides, i)) for i in range(2))
+            inner = emit(op.multiply(emit(op.nn.silu(gate)), up))
+            found = by_experts(inner, "down", place, HIDDEN)
+            share = emit(op.expand_dims(emit(op.astype(share, "float16")), -1))
+            found = emit(op.sum(emit(op.multiply(found, share)), 0, keepdims=True))
+            return op.add(x, found)
+
+        return main_module([x], body)
+
+    def reference(self, x):
+        router, gated, down = (w.astype("float64") for w in self.weights.values())
+        shares = np.exp(x @ router)
+        places = np.argsort(-shares)[: self.chosen]
+        shares = shares[places] / shares[places].sum()
+        gate, up = np.split(gated[places] @ x, 2, -1)
+        inner = gate / (1 + np.exp(-gate)) * up
+        return x + shares @ np.einsum("shi,si->sh", down[places], inner)
+
+
+@pytest.mark.parametrize(("experts", "chosen"), [(8, 2), (32, 8)], ids=["Mixtral", "Qwen3-MoE"])
+def test_a_block_of_experts_is_six_kernels(experts, chosen):
+    block = Experts(experts, chosen)
+    with CUDA.tvm_target():
+        mod = Sequential(stages(FusionConfig()))(import_model(block.module(), FusionConfig()).mod)
+    x = np.random.default_rng(experts).standard_normal((1, HIDDEN)).astype("float16")
+    found, launches = emulated(mod, [x])
+    assert launches <= 6  # router, shares, the best of them, gate and up, down, sum
+    want = block.reference(x[0].astype("float64"))
+    np.testing.assert_allclose(found[0], want, rtol=2e-2, atol=2e-2)

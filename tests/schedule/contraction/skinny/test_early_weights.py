@@ -1,4 +1,4 @@
-"""A GEMV's pipeline of a constant weight begins before the kernel before has ended."""
+"""A GEMV loads a constant weight before the kernel before has ended."""
 
 import numpy as np
 import pytest
@@ -16,12 +16,12 @@ X, W = tensor("x", 1, 2048, dtype="float16"), tensor("w", 2048, 64, dtype="float
 GAIN = tensor("gain", 2048, dtype="float16")
 
 
-def emitted(params, body):
+def emitted(params, body, is_copied=True):
     with CUDA.tvm_target():
         func = (mod := transform.Legalize()(main_module(params, body)))["main"]
     members = Group(Graph(mod, func, func.body.blocks[0]).operators)
     claim = GpuContraction().claim(members, CUDA.device)
-    assert claim.details.config.gemm.cp_async_stages
+    assert (claim.details.config.gemm.cp_async_stages > 0) == is_copied
     return members, GpuContraction().emit(claim, CUDA.tvm_target()).kernels[0].func
 
 
@@ -44,6 +44,30 @@ def test_a_weight_is_asked_for_before_the_wait(has_norm):
     if has_norm:
         x = x / np.sqrt((x * x).mean() + 1e-5) * given["gain"]
     wanted = x @ weight
+    assert np.abs(found - wanted).max() <= 2.0**-10 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("has_norm", [False, True])
+@pytest.mark.parametrize("terms", [2048, 4360])  # one round of loads, and several with a rest
+def test_a_weight_along_k_is_loaded_into_registers_before_the_wait(terms, has_norm):
+    params = [tensor("x", 1, terms, dtype="float16"), tensor("gain", terms, dtype="float16")]
+    weight = arrays([tensor("w", 264, terms, dtype="float16")])["w"]
+
+    def body(emit, x, gain):
+        rows = emit(op.nn.rms_norm(x, gain, [-1], 1e-5)) if has_norm else x
+        return op.matmul(rows, emit(op.permute_dims(relax.const(weight))), "float32")
+
+    members, func = emitted(params, body, is_copied=False)
+    text = cuda_kernel(func)
+    start = text.index("__launch_bounds__")
+    wait = text.index("griddepcontrol_wait()", start)
+    assert text.index("*)(constant_ptr", start) < wait < text.index("*)(x_ptr", start)
+    given = arrays(params)
+    (found,) = run(func, members, given, CUDA, 1)
+    x = given["x"].astype("float64")
+    if has_norm:
+        x = x / np.sqrt((x * x).mean() + 1e-5) * given["gain"]
+    wanted = x @ weight.astype("float64").T
     assert np.abs(found - wanted).max() <= 2.0**-10 * np.abs(wanted).max()
 
 

@@ -2,12 +2,23 @@
 
 import numpy as np
 import pytest
-from group_kernels import CUDA, check, compiles_for_cuda, group, kernel, shared_bytes, tensor
+from group_kernels import (
+    CUDA,
+    arrays,
+    check,
+    compiles_for_cuda,
+    group,
+    kernel,
+    run,
+    shared_bytes,
+    tensor,
+)  # fmt: skip
 from tvm import relax, s_tir, tirx
 
 from tvm_fusion.core.tir.loops import find
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
+from tvm_fusion.schedule.contraction.skinny.gemv_config import GemvConfig
 from tvm_fusion.schedule.gpu.memory.cp_async import COPY
 
 op = relax.op
@@ -178,3 +189,33 @@ def test_blocks_fit_the_device(arch, columns, made):
 @pytest.mark.cuda_toolchain
 def test_compiles_for_cuda():
     assert compiles_for_cuda(TEMPLATE, CASES | HALF | COPIED)
+
+
+def test_rows_of_experts_read_the_matrices_of_theirs():
+    """One token by the gate and up matrices of four experts out of eight, in one kernel."""
+    chosen, experts, terms, inner = 4, 8, 256, 40
+    params = [
+        tensor("x", 1, terms, dtype="float16"),
+        tensor("w", experts, 2 * inner, terms, dtype="float16"),
+        tensor("expert", chosen, dtype="int64"),
+    ]
+
+    def body(emit, x, w, expert):
+        rows = emit(op.broadcast_to(x, (chosen, terms)))
+        rows = emit(op.reshape(rows, (chosen, terms, 1)))
+        sums = emit(op.matmul(emit(op.take(w, expert, axis=0, mode="clip")), rows, "float32"))
+        sides = emit(op.split(emit(op.reshape(sums, (chosen, 2 * inner))), 2, -1))
+        gate, up = (emit(relax.TupleGetItem(sides, i)) for i in range(2))
+        return op.multiply(emit(op.nn.silu(gate)), up)
+
+    members = group(params, body, CUDA)
+    claim, func = kernel(TEMPLATE, members, CUDA)
+    config = claim.details.config
+    assert isinstance(config.gemm, GemvConfig)
+    assert config.gemm.tile.is_k_contiguous
+    assert not config.loads_early  # the kernel before chooses the experts
+    given = arrays(params)
+    x, w = given["x"].astype("float64")[0], given["w"].astype("float64")
+    gate, up = np.split(w[given["expert"]] @ x, 2, -1)
+    (found,) = run(func, members, given, CUDA, 1)
+    np.testing.assert_allclose(found, gate / (1 + np.exp(-gate)) * up, rtol=1e-3, atol=1e-3)

@@ -4,7 +4,7 @@ from group_kernels import CUDA, check, group
 
 from tests.schedule.contraction.window_graphs import op, partitioned
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
-from tvm_fusion.schedule.contraction.tile.result_vectors import result_vectors
+from tvm_fusion.schedule.contraction.tile.results.vectors import result_vectors
 
 TEMPLATE = GpuContraction()
 HEADS, DEPTH, WINDOW = 2, 32, 5

@@ -10,7 +10,7 @@ from tvm import tirx
 
 from tests.schedule.contraction.gemm_graphs import changed, contraction_of, product, with_numbers
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
-from tvm_fusion.schedule.contraction.tile.operand import is_dequantized
+from tvm_fusion.schedule.contraction.tile.operand.tile import is_dequantized
 from tvm_fusion.schedule.contraction.tile.shape import REGISTER_FILE
 from tvm_fusion.schedule.contraction.wgmma import stages as wgmma_stages
 from tvm_fusion.schedule.contraction.wgmma.computed_operand import ComputedTile

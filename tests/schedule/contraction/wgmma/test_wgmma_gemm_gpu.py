@@ -20,7 +20,7 @@ from tests.schedule.contraction.gemm_graphs import (
 from tvm_fusion.core.tir.loops import index
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
-from tvm_fusion.schedule.contraction.tile.result_vectors import result_vectors
+from tvm_fusion.schedule.contraction.tile.results.vectors import result_vectors
 from tvm_fusion.schedule.contraction.wgmma.config import WgmmaConfig
 from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
 from tvm_fusion.schedule.contraction.wgmma.space import wgmma_config, wgmma_configs

@@ -11,7 +11,7 @@ from tvm_fusion.device import parse
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.program.variant import variant
 from tvm_fusion.schedule.convolution.depthwise.gpu_template import GpuDepthwise
-from tvm_fusion.schedule.stage.pack import gather
+from tvm_fusion.schedule.stage.install import gather
 
 op = relax.op
 TEMPLATE = GpuDepthwise()

@@ -11,8 +11,8 @@ from tests.schedule.rows.split_norms import EPSILON, check, drawn, group_norm, p
 from tvm_fusion.core.contract.template import Claim, Refusal
 from tvm_fusion.core.tir.loops import find
 from tvm_fusion.program.layouts import Layout
+from tvm_fusion.schedule.rows.channel_groups.pixel_loop import Invariants
 from tvm_fusion.schedule.rows.channel_groups.space import ChannelGroupsConfig
-from tvm_fusion.schedule.rows.program.invariants import Invariants
 from tvm_fusion.schedule.rows.split import forms as split_forms
 from tvm_fusion.schedule.rows.split.template import SplitRows
 from tvm_fusion.schedule.rows.template import Rows

@@ -11,7 +11,7 @@ from tvm import te, tirx
 
 from tests.schedule.rows import row_programs as programs
 from tests.schedule.rows.row_checks import call, check
-from tvm_fusion.schedule.rows.gpu.unaligned_loop import UnalignedLoop
+from tvm_fusion.schedule.rows.gpu.passes import UnalignedLoop
 from tvm_fusion.schedule.rows.gpu.vector_loop import VectorLoop
 
 pytestmark = pytest.mark.slow_beyond(4)

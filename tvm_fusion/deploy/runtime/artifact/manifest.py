@@ -61,8 +61,9 @@ Schema 2
     that expected times are for.
 ``weights``
     By name: ``{"shape", "dtype", "offset", "bytes"}`` in ``weights.bin``; offsets are multiples of
-    64 bytes. Of a weight that is stored as kernels read it, ``shape`` is its own, and ``packed``
-    ``{"function", "shape"}``: the library's function that packs, and the stored shape.
+    64 bytes, and a weight may lie in another one. Of a weight that is stored as kernels read it,
+    ``shape`` is its own, and ``packed`` ``{"function", "shape"}``: the library's function that
+    packs, and the stored shape.
 ``architectures``
     By name of each further architecture: its ``suffix``, ``weights``, ``groups``, ``priced_for``,
     and ``functions`` without what is the same for all, ``inputs`` and ``outputs``; a CPU's
@@ -82,7 +83,7 @@ Schema 2
     What did not go the usual way; the fields of :class:`tvm_fusion.core.decisions.Decision`, and
     ``archs`` where it was so for some of several architectures alone.
 ``libraries``
-    TVM's runtime libraries beside ``tvm_runtime`` whose packed functions the code calls:
+    TVM's runtime libraries besides ``tvm_runtime`` whose packed functions the code calls:
     ``tvm_runtime_extra`` or none.
 ``packed_functions``
     Names of packed functions that are the application's own: registered before the artifact is

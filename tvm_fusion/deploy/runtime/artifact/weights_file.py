@@ -1,4 +1,4 @@
-"""The weights beside the library: written once, mapped into memory, replaceable. Imports no TVM."""
+"""Weights next to the library: written once, mapped into memory, replaceable. Imports no TVM."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from ....core.constants.weight_names import Packing
 
 
+LEAST_PART = 1 << 12  # bytes of a weight that may lie in another
+
+
 @dataclass(frozen=True)
 class StoredWeight:
     """Where a weight of an architecture is."""
@@ -32,6 +35,9 @@ class StoredWeight:
 def write(path: Path, weights: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
     """Write weights one after the other, each aligned.
 
+    Those that follow each other in a larger one, as matrices do that one function of a model joins
+    and another does not, are written there alone.
+
     Parameters
     ----------
     weights
@@ -42,20 +48,56 @@ def write(path: Path, weights: Mapping[str, np.ndarray]) -> dict[str, dict[str, 
     dict
         By label: ``shape``, ``dtype``, ``offset``, ``bytes``.
     """
-    places: dict[str, dict[str, Any]] = {}
+    offsets: dict[str, int] = {}
+    inside = _inside(weights)
     with path.open("wb") as file:
         for label, array in weights.items():
-            file.write(bytes(-file.tell() % ALIGNMENT))
-            places[label] = {
-                "shape": list(array.shape),
-                "dtype": str(array.dtype),
-                "offset": file.tell(),
-                "bytes": array.nbytes,
-            }
-            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            if label not in inside:
+                file.write(bytes(-file.tell() % ALIGNMENT))
+                offsets[label] = file.tell()
+                file.write(_bytes(array).data)
         file.flush()
         os.fsync(file.fileno())
-    return places
+    offsets |= {label: offsets[whole] + start for label, (whole, start) in inside.items()}
+    return {
+        label: {
+            "shape": list(array.shape),
+            "dtype": str(array.dtype),
+            "offset": offsets[label],
+            "bytes": array.nbytes,
+        }
+        for label, array in weights.items()
+    }
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _inside(weights: Mapping[str, np.ndarray]) -> dict[str, tuple[str, int]]:
+    """Find weights that one behind the other are another one: in which they lie, and where."""
+    large = {label: _bytes(w) for label, w in weights.items() if w.nbytes >= LEAST_PART}
+    by_start: dict[bytes, list[str]] = {}
+    for label, data in large.items():
+        by_start.setdefault(data[:LEAST_PART].tobytes(), []).append(label)
+    found: dict[str, tuple[str, int]] = {}
+    for whole, data in sorted(large.items(), key=lambda item: -item[1].size):
+        parts: dict[str, tuple[str, int]] = {}
+        place = 0
+        while whole not in found and place < data.size and place % ALIGNMENT == 0:
+            for label in by_start.get(data[place : place + LEAST_PART].tobytes(), ()):
+                other = large[label]
+                if label not in parts.keys() | found.keys() | {whole} and np.array_equal(
+                    data[place : place + other.size], other
+                ):
+                    parts[label] = whole, place
+                    place += other.size
+                    break
+            else:
+                break
+        if place == data.size:
+            found |= parts
+    return found
 
 
 def entries(

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import tvm_ffi
 from tvm_ffi.core import _env_get_current_stream
 
+from ...._tvm.cuda import load_cudart
 from ....device.hip import open_hip
 
 _DELAY_BYTES = 256 << 20  # of one memset: about 0.1 ms on a fast GPU
@@ -149,7 +150,7 @@ class GpuRuntime:
 
     def __init__(self, kind: str) -> None:
         self.prefix = {"cuda": "cuda", "rocm": "hip"}[kind]
-        self._library = ctypes.CDLL("libcudart.so.13") if kind == "cuda" else open_hip()
+        self._library = load_cudart() if kind == "cuda" else open_hip()
 
     def call(self, name: str, *args: Any) -> None:
         """Call a function by its name without the prefix; a RuntimeError where it fails."""

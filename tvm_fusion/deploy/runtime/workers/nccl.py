@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
+from ...._tvm.cuda import load_cudart
 from ....errors import UserError
 from .peers import Broken, Peers
 
@@ -202,8 +203,7 @@ def _stream() -> Any:
 
 def _set_device(device: tvm_ffi.Device) -> None:
     """Make the worker's GPU the one that CUDA's calls of this thread mean."""
-    cudart = ctypes.CDLL("libcudart.so.13")
-    code = cudart.cudaSetDevice(device.index)
+    code = load_cudart().cudaSetDevice(device.index)
     if code:
         raise UserError(f"CUDA device {device.index} cannot be used (error {code})")
 

@@ -8,6 +8,7 @@ import functools
 import numpy as np
 import tvm_ffi
 
+from ...._tvm.cuda import load_cudart
 from ....core.peer_memory import nbytes
 from ....errors import UserError
 from .peers import Peers
@@ -26,8 +27,8 @@ class _Handle(ctypes.Structure):
 
 @functools.cache
 def cudart() -> ctypes.CDLL:
-    """Return CUDA's runtime, which TVM's has opened by then."""
-    opened = _open()
+    """Return CUDA's runtime with the types of these functions' arguments."""
+    opened = load_cudart()
     opened.cudaMalloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     opened.cudaMemset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
     opened.cudaFree.argtypes = opened.cudaIpcCloseMemHandle.argtypes = [ctypes.c_void_p]
@@ -38,10 +39,6 @@ def cudart() -> ctypes.CDLL:
         *(ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p)
     ]
     return opened
-
-
-def _open() -> ctypes.CDLL:
-    return ctypes.CDLL("libcudart.so.13")
 
 
 class PeerMemory:

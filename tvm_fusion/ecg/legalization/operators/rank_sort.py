@@ -7,7 +7,7 @@ Equal keys keep their order. On an H200, 1,024 float32 numbers take 3.5 us, 8,19
 and 47.7); 8,192 of int64, whose comparisons take two instructions, 35.7. TVM's own way, 24 us of
 1,024, sorts pieces of 128 and launches a merge for each factor of two behind that, all of it in
 global memory. On a CPU TVM's function sorts row after row by one thread, and is in a library that a
-process has to load beside the runtime.
+process has to load besides the runtime.
 """
 
 from __future__ import annotations

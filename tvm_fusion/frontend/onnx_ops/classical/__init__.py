@@ -4,4 +4,4 @@ What scikit-learn, XGBoost and LightGBM are exported to. Where ONNX leaves seman
 those of ONNX Runtime. Strings are refused by name.
 """
 
-from . import encoders, features, linear, svm, trees  # noqa: F401  # for their registrations
+from . import features, linear, trees  # noqa: F401  # for their registrations

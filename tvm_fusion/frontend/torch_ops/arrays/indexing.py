@@ -11,6 +11,7 @@ from tvm import ir, relax, tirx
 
 from ....core.tir.loops import constant
 from ....core.tir.task_kernel import store
+from ...normalize.engine import op_name
 from ...registry import Unsupported
 from ...tensor_types import dtype_of
 from ..call import Call, is_empty, is_zero
@@ -19,6 +20,8 @@ from ..registry import register
 from .dynamic import by_mask
 
 op = relax.op
+_PLACES = frozenset(f"relax.{name}" for name in ("argmax", "argmin", "argsort"))
+_VIEWS = frozenset(f"relax.{name}" for name in ("astype", "expand_dims", "reshape", "squeeze"))
 
 
 @register("select.int", "select_copy.int")
@@ -221,8 +224,24 @@ def _position(numbers: Sequence[Any], extents: Sequence[Any]) -> Any:
 def from_start(number: Any, extent: Any) -> Any:
     """Count from the start of an axis what may be counted from its end."""
     number = op.astype(number, "int64")
+    if _is_place(number):
+        return number
     is_negative = op.less(number, as_operand(0))
     return op.where(is_negative, op.add(number, as_operand(extent)), number)
+
+
+def _is_place(number: Any) -> bool:
+    """Whether numbers are places that a sort or a search gave, which count from the start."""
+    builder, is_second = relax.BlockBuilder.current(), False
+    while True:
+        if isinstance(number, relax.Var):
+            number = None if builder is None else builder.lookup_binding(number)
+        elif isinstance(number, relax.TupleGetItem):
+            number, is_second = number.tuple_value, number.index == 1
+        elif op_name(number) in _VIEWS:
+            number = number.args[0]
+        else:
+            return op_name(number) in _PLACES or (op_name(number) == "relax.topk" and is_second)
 
 
 def as_operand(number: Any) -> Any:

@@ -21,15 +21,18 @@ def layer_norm(call: Call) -> Any:
     """Normalize over the last axes."""
     x, extents = call.tensor("input"), call["normalized_shape"]
     axes = list(range(-len(extents), 0))
-    dtype = dtype_of(x)
+    narrow = dtype = dtype_of(x)
     weight, bias = call["weight"], call["bias"]
+    given = [dtype_of(part) for part in (weight, bias) if part is not None]
+    if any(other != narrow for other in given):  # wider ones, under autocast
+        dtype = accumulation_dtype(narrow)
+        x = call.cast(x, dtype)
     if weight is None or bias is None:
         extents = static(extents)
-    if weight is None:
-        weight = relax.const(np.ones(extents), dtype)
-    if bias is None:
-        bias = relax.const(np.zeros(extents), dtype)
+    weight = relax.const(np.ones(extents), dtype) if weight is None else call.cast(weight, dtype)
+    bias = relax.const(np.zeros(extents), dtype) if bias is None else call.cast(bias, dtype)
     result = call.emit(op.nn.layer_norm(x, weight, bias, axes=axes, epsilon=call["eps"]))
+    result = call.cast(result, narrow)
     return result, *_statistics(call, x, axes, call["eps"], [1, 2], True)
 
 

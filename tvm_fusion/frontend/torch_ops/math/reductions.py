@@ -11,7 +11,7 @@ from tvm import ir, relax
 
 from ...registry import Unsupported
 from ...tensor_types import dtype_of, is_float
-from ..call import DTYPES, Call, is_empty, is_zero
+from ..call import Call, is_empty, is_zero
 from ..registry import register
 
 op = relax.op
@@ -129,13 +129,6 @@ def variance(call: Call) -> Any:
     count = math.prod(call.extent(call.meta("self").shape[a]) for a in axes)
     dtype = dtype_of(x)
     wide = call.wide(x)
-    size = None
-    if name.startswith("std") and DTYPES[out.dtype] == "bfloat16" and axes and not is_zero(count):
-        # Squares leave float32's range where bfloat16 does not: they are of parts of the largest.
-        size = call.emit(op.max(op.abs(wide), axes, True))
-        is_none = op.equal(size, relax.const(0, dtype_of(wide)))
-        size = call.emit(op.where(is_none, relax.const(1, dtype_of(wide)), size))
-        wide = call.emit(op.divide(wide, size))
     if not axes:  # A single value: reduced over nothing, it keeps its shape.
         value = call.emit(op.subtract(wide, wide))
     elif is_zero(count):
@@ -156,8 +149,6 @@ def variance(call: Call) -> Any:
             value = call.emit(op.multiply(value, relax.const(math.inf, dtype_of(wide))))
     if name.startswith("std"):
         value = call.emit(op.sqrt(value))
-    if size is not None:
-        value = call.emit(op.multiply(value, size if keeps else op.squeeze(size, axes)))
     value = call.cast(value, dtype)
     if name.startswith("var_mean"):
         if is_zero(count):

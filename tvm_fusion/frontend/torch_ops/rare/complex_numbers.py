@@ -178,7 +178,7 @@ def product(call: Call) -> Pair:
 
 @COMPLEX.register("view_as_real")
 def view_as_real(call: Call) -> Any:
-    """Lay the parts out beside each other."""
+    """Lay the parts out next to each other."""
     return joined(call.importer, call["self"])
 
 

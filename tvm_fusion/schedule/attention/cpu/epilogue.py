@@ -9,7 +9,7 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import block, constant, index, local, loop, sequence, vectorized
-from ...contraction.problem.fuse_epilogue import is_vector_code
+from ...contraction.problem.epilogue.fuse import is_vector_code
 from ...cpu.vector_loops import over_vectors
 from ...math.vector_math import vector_math
 from ..problem.online_softmax import assign, divisor, float_, masked_row, store_result

@@ -7,20 +7,20 @@
         acc += p * v(n)
       acc / l -> shared memory -> results in vectors
 
-``problem``, ``grid``, ``tiles``
-    operands of a half type; blocks; which keys are visited
+``problem``, ``grid``
+    operands of a half type; blocks
 ``loads``, ``copies``, ``prologue_cost``
     operands into shared memory, computed ones too
 ``block``
-    a thread's buffers, and where scores and results lie in them
+    which keys are visited; a thread's buffers, and where scores and results lie in them
 ``kernel``
     the PrimFunc with mma.sync
 ``products``, ``softmax``, ``epilogue``
     its steps
 ``config``, ``model``
     numbers, and the estimate that chooses them
-``tma_config``, ``tma_operand``, ``tma_roles``, ``tma_consumers``
+``tma``
     Hopper: a producer with TMA, and consumers that multiply in turns
-``wave_config``, ``wave_block``, ``wave_loads``, ``wave_kernel``
-    AMD: MFMA and WMMA, of which each lane has one query
+``wave``
+    AMD: MFMA and WMMA
 """

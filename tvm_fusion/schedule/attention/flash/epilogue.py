@@ -12,7 +12,7 @@ from tvm import ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import coordinates, index, loop, sequence, unrolled, vectorized, when
-from ...contraction.problem.fuse_epilogue import store_results
+from ...contraction.problem.epilogue.fuse import store_results
 from ...gpu.launch import storage_sync
 from ...gpu.memory.cp_async import warp_sync
 from ...gpu.registers.moves import move_16, store_pair

@@ -41,10 +41,10 @@ from .grid import query_blocks
 from .problem import FlashProblem
 from .products import FlashMmaProducts
 from .softmax import FlashMmaSoftmax
-from .tma_config import FlashTmaConfig
-from .tma_consumers import flash_tma_kernel
-from .wave_config import FlashWaveConfig
-from .wave_kernel import flash_wave_kernel
+from .tma.config import FlashTmaConfig
+from .tma.consumers import flash_tma_kernel
+from .wave.config import FlashWaveConfig
+from .wave.kernel import flash_wave_kernel
 
 
 def flash_mma_kernel(

@@ -28,8 +28,8 @@ from ...index.design_space import default_first
 from ...instructions.table import find, find_half
 from .config import MAX_REGISTERS, FlashMmaConfig
 from .problem import FlashProblem
-from .tma_config import FlashTmaConfig, tma_configs
-from .wave_config import FlashWaveConfig, wave_configs, wave_cycles
+from .tma.config import FlashTmaConfig, tma_configs
+from .wave.config import FlashWaveConfig, wave_configs, wave_cycles
 
 WARPS = (1, 2, 4, 8)
 ROWS_OF_WARP = (16, 32)

@@ -9,7 +9,7 @@ from tvm import DataType, ir, tirx
 from ....core.tir.expressions import call_name, loads, variables
 from ....core.tir.loops import find
 from ....program.stage import Axis
-from ...contraction.problem.fuse_epilogue import is_vector_code
+from ...contraction.problem.epilogue.fuse import is_vector_code
 from ...gpu.launch import VECTOR_BYTES
 from ...index.address import conditions_of, known_step, same
 from ..problem.kv_vectors import contiguous_loads, has_uniform_conditions, vector_width

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 
 from ....core.tir.loops import Body, loop, sequence, substitute
-from ...contraction.problem.fuse_epilogue import store_results
+from ...contraction.problem.epilogue.fuse import store_results
 from .pattern import FLOAT, Pattern
 
 LOWEST = -3.4028234663852886e38  # what a running max starts from

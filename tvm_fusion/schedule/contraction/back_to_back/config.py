@@ -20,7 +20,7 @@ from ..tile.shape import REGISTER_FILE
 from ..wgmma.config import WgmmaConfig
 from ..wgmma.tma_operand import TmaOperand
 
-OTHER_REGISTERS = 24  # of a consumer's thread, beside sums, fragments and what these read
+OTHER_REGISTERS = 24  # of a consumer's thread, besides sums, fragments and what these read
 
 
 @dataclass(frozen=True, eq=False)

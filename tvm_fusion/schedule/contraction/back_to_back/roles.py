@@ -42,8 +42,8 @@ from ...gpu.memory.shared_tiles import touch
 from ...gpu.memory.tma import PANEL
 from ...gpu.threads.warp import lane_of
 from ..tile.grid import TilePlace
-from ..tile.result_vectors import ResultVectors
-from ..tile.results import VectorResults
+from ..tile.results.results import VectorResults
+from ..tile.results.vectors import ResultVectors
 from ..tile.shape import M16
 from ..wgmma.direct_epilogue import DirectEpilogue
 from ..wgmma.tma_operand import TmaOperand

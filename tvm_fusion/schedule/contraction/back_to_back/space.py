@@ -27,7 +27,7 @@ from ..mma.model import RATES, overlapped
 from ..tile.config import is_plain
 from ..tile.problem import GemmProblem
 from ..tile.read_problem import gemm_problem
-from ..tile.result_vectors import result_vectors
+from ..tile.results.vectors import result_vectors
 from ..tile.shape import TileConfig, TileOperands
 from ..wgmma.config import WgmmaConfig
 from ..wgmma.direct_epilogue import COLUMNS

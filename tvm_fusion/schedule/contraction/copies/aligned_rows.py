@@ -37,7 +37,7 @@ from ...gpu.launch import block_by_address
 from ...gpu.memory.tma import ALIGNMENT
 from ...gpu.memory.vector_loads import ELEMENTS, load_words, shift_words
 from ...instructions.nvidia import HALF_TYPES
-from ..problem.packing_function import packing_function
+from ..problem.functions.packing import packing_function
 from ..problem.sum_of_products import SumOfProducts
 from ..tile.config import is_plain, narrow_operand
 from .operand_copies import OperandCopies, copy_kernel

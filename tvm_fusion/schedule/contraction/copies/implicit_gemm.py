@@ -27,12 +27,12 @@ from ....program.program import Program
 from ....program.stage import Axis
 from ...index.address import known_step
 from ...index.proposals import leaves, own_producers
-from ..problem.packing_function import Reordered, packings, with_packed
+from ..problem.functions.packing import Reordered, packings, with_packed
 from ..problem.results import Result
 from ..problem.sum_of_products import SumOfProducts, is_weight
 from ..tile.config import is_plain, narrow_operand, unguarded
-from ..tile.operand_chunks import is_planar
-from ..tile.result_vectors import WIDTHS
+from ..tile.operand.chunks import is_planar
+from ..tile.results.vectors import WIDTHS
 
 
 @dataclass(frozen=True, eq=False)

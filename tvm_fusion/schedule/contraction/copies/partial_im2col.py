@@ -45,8 +45,8 @@ from ....core.untouched import SCHEDULED
 from ....program.stage import Axis
 from ...gpu.memory.tma import ALIGNMENT, ROW_BYTES
 from ...instructions.nvidia import HALF_TYPES
+from ..problem.functions.packing import packing_function
 from ..problem.gemm_view import gemm_view
-from ..problem.packing_function import packing_function
 from ..problem.sum_of_products import SumOfProducts, is_weight
 from ..tile.config import is_plain, narrow_operand, unguarded
 from ..wgmma.match_tma_window import image_dim, is_of_bounds

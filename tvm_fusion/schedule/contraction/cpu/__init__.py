@@ -10,10 +10,8 @@ On tile registers (AMX) the loop over panels is outside of that over passes.
     sizes by registers and caches; a configuration, and all that fit
 ``dot_products``, ``tile_product``
     instructions of int8, int16 and bfloat16: of vectors, of tile registers
-``operand_a``, ``operand_b``, ``packed_weights``, ``tile_operands``
-    where A and B are read from; A a tile at a time
-``computed_a``, ``half_operands``
-    A that a task computes first; B of half types without an instruction, in float32 panels
+``operands``
+    where A and B are read from
 ``blocks``
     packed weights in blocks with a scale each
 ``kernel``, ``tile``, ``accumulators``
@@ -22,12 +20,10 @@ On tile registers (AMX) the loop over panels is outside of that over passes.
     sizes for tile registers
 ``ragged_rows``
     rows in groups, each with a B of its own
-``untiled``, ``task_copy``
+``untiled``
     depthwise convolutions, GEMV, what has no columns
 ``emit``, ``template``
     which of these; claims
 ``norm_gemm_template``, ``grouped_gemm_template``
     a norm in front; several products in a launch
-``unpacked_split``
-    column splits that are refused
 """

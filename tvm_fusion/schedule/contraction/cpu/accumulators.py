@@ -16,9 +16,9 @@ from ...instructions.tiles import TILE_ROW_BYTES, TILE_ROWS, TileAddress, config
 from ..problem.gemm_view import GemmView
 from .blocking import Blocking
 from .dot_products import DotProduct
-from .operand_a import OperandA, RowBlock
-from .operand_b import OperandB, Panel
-from .tile_operands import TileRows
+from .operands.a import OperandA, RowBlock
+from .operands.b import OperandB, Panel
+from .operands.tiles import TileRows
 
 At = Callable[[ir.Expr, ir.Expr], ir.TensorLoad]  # an element in memory, by row and column
 

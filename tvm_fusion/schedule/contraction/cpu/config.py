@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tvm import DataType, ir
@@ -36,10 +36,11 @@ from .blocking import (
 )
 from .blocks.choice import block_blocking, block_product, tile_blocks
 from .blocks.product import BlockProduct
+from .blocks.rounded import in_words, rounded_product
 from .blocks.weights import is_packable
-from .computed_a import computed_parts
 from .dot_products import WordProduct, dot_product
-from .packed_weights import packable
+from .operands.computed_a import computed_parts
+from .operands.packed_weights import packable
 from .ragged_rows import RaggedTasks, ragged_tasks
 from .tile_blocking import default_tile_blocking, tile_blockings
 from .tile_product import tile_product
@@ -47,6 +48,7 @@ from .tile_product import tile_product
 PART_TILES = (1, 2, 4, 8)  # rows of a part of a block, in tiles
 PASSES = (1, 2, 4)  # over K, times the fewest
 FEW = 12  # rows that are multiplied in vectors
+ROWS, WIDTH = 512, 32  # of a task that unpacks weights to bfloat16, if M is symbolic; of its panels
 SLOWER = 1.2  # cycles of a multiplication in a register tile, over the fewest
 
 
@@ -164,10 +166,38 @@ def _in_blocks(
         read = contraction, view, sizes, blocks.lanes
         return CpuGemmConfig(*read, "blocks", None, None, None, blocks, many)
 
-    tiles, rows = tile_blocks(blocks, device), _extent(view.m_axes)
-    if tiles is None or (rows is not None and rows <= FEW):
-        return config(blocks)
+    rows, few = _extent(view.m_axes), config(blocks)
+    if rows is not None and rows <= FEW:
+        return few
+    if (rounded := _rounded(few, blocks, device)) is not None:
+        return replace(few, many=rounded)
+    tiles = tile_blocks(blocks, device)
+    if tiles is None:
+        return few
     return config(tiles) if rows is not None else config(blocks, config(tiles))
+
+
+def _rounded(few: CpuGemmConfig, blocks: BlockProduct, device: Device) -> CpuGemmConfig | None:
+    """Configure the same product of many rows in bfloat16; ``None`` where it may not be used."""
+    view = few.view
+    product = rounded_product(view, blocks, device)
+    width = few.sizes.nr
+    if product is None or WIDTH % width:
+        return None
+    view = in_words(view)
+    problem = GemmProblem(
+        m=_extent(view.m_axes) or ROWS,
+        n=constant(view.n_axes[-1].extent),
+        k=constant(view.k_axes[-1].extent),
+        batch=_extent((*view.batch, *view.n_axes[:-1])),
+        vectors=(WIDTH // TILE_ROWS,),
+        copies=True,
+        tile_words=product.words,
+    )
+    sizes = default_tile_blocking(problem, Machine.of(device))
+    if sizes.kc % (blocks.size // product.group):
+        return None
+    return CpuGemmConfig(few.contraction, view, sizes, TILE_ROWS, "blocks", product, None, None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,9 +23,9 @@ from ...cpu.schedule import VectorRegisters, plain_nest, tile_contraction
 from ...elementwise.cpu import ElementwiseCpuConfig
 from ...index.address import known_step
 from ...math.vector_math import vector_math
-from ..problem.fuse_epilogue import fuse_epilogue
-from ..problem.padding import materialize_padded
-from ..problem.prim_func import (
+from ..problem.epilogue.fuse import fuse_epilogue
+from ..problem.functions.padding import materialize_padded
+from ..problem.functions.prim_func import (
     MaterializedOperand,
     SymbolicExtents,
     contraction_prim_func,
@@ -35,7 +35,7 @@ from ..problem.prim_func import (
 from ..problem.sum_of_products import SumOfProducts, reuses_operands
 from .config import CpuGemmConfig, default
 from .kernel import gemm_cpu
-from .untiled import untiled_copies, untiled_cpu
+from .untiled.kernel import untiled_copies, untiled_cpu
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,8 +24,8 @@ from ....program.group import Group
 from ...cpu.schedule import VectorRegisters
 from ...elementwise.cpu import ElementwiseCpuConfig, maps_cpu
 from ...index.estimate import flops, points, traffic
+from ..problem.functions.packing import packed_kernel
 from ..problem.grouped_products import GroupedProducts, concat_proposals, products_of
-from ..problem.packing_function import packed_kernel
 from ..problem.template import constants_of
 from .config import CpuGemmConfig, default
 from .kernel import gemm_tasks, operand_b, packed_of

@@ -41,17 +41,18 @@ from ....core.tir.loops import (
 from ....program.program import Program
 from ...cpu.schedule import pays_threads
 from ...elementwise.cpu import ElementwiseCpuConfig, maps_cpu
-from ..problem.packing_function import PackedConstant, packed_kernel
+from ..problem.functions.packing import PackedConstant, packed_kernel
+from .blocks.rounded import RoundedPanels
 from .blocks.tile_operands import UnpackedTiles
 from .blocks.weights import BlockWeights
-from .computed_a import ComputedA, computed_parts
 from .config import FEW, CpuGemmConfig
-from .half_operands import WidenedB, is_half
-from .operand_a import DirectA, NormalizedA, OperandA, RowBlock
-from .operand_b import CopiedB, DirectB, OperandB, Panel, by_columns
-from .packed_weights import PackedB
+from .operands.a import DirectA, NormalizedA, OperandA, RowBlock
+from .operands.b import CopiedB, DirectB, OperandB, Panel, by_columns
+from .operands.computed_a import ComputedA, computed_parts
+from .operands.halves import WidenedB, is_half
+from .operands.packed_weights import PackedB
+from .operands.tiles import NormalizedTileRows, tile_rows
 from .tile import GemmTile
-from .tile_operands import NormalizedTileRows, tile_rows
 from .tile_product import TileProduct
 
 
@@ -89,10 +90,16 @@ def gemm_tasks(config: CpuGemmConfig, target: Target) -> tuple[tirx.Stmt, Operan
     b = operand_b(config)
     body: tirx.Stmt = GemmLoops(config, operand_a(config, target), b).tasks()
     many = config.many
-    if many is not None and many.blocks is not None and isinstance(b, BlockWeights):
-        others = GemmLoops(many, operand_a(many, target), many.blocks.operand_b(b)).tasks()
+    if many is not None and isinstance(b, BlockWeights):
+        unpacked = (
+            RoundedPanels(b, many.view, many.sizes)
+            if many.blocks is None
+            else many.blocks.operand_b(b)
+        )
+        others = GemmLoops(many, operand_a(many, target), unpacked).tasks()
         rows = product([a.extent for a in config.view.m_axes])
-        body = tirx.IfThenElse(rows <= FEW, body, others)
+        is_known = constant(rows) is not None
+        body = others if is_known else tirx.IfThenElse(rows <= FEW, body, others)
     return body, b
 
 

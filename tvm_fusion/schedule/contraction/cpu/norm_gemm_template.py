@@ -29,10 +29,10 @@ from ..problem.template import constants_of
 from .config import CpuGemmConfig, blocking_of, configs, default
 from .dot_products import uncast
 from .kernel import gemm_cpu
-from .packed_weights import packable
+from .operands.packed_weights import packable
+from .operands.unpacked_split import refuse_unpacked_split, unpacked_split
 from .template import scattered
 from .tile_product import matrix_dtype, vector_work
-from .unpacked_split import refuse_unpacked_split, unpacked_split
 
 FAR = 6  # operations that take as long as an element of B from a far cache
 

@@ -15,7 +15,7 @@ from tvm import ir, tirx
 
 from ....core.tir.loops import index, loop, over, sequence, substitute, when
 from ....program.stage import Axis
-from ..problem.fuse_epilogue import store_results
+from ..problem.epilogue.fuse import store_results
 from ..problem.ragged_rows import RaggedRows, ragged_rows
 from ..problem.sum_of_products import SumOfProducts
 

@@ -27,8 +27,8 @@ from ...index.design_space import member
 from ...index.estimate import flops, operations, points, terms, traffic
 from ...index.proposals import LIGHT
 from ...index.strides import SCATTER, strided_access_cost
-from ..problem.concat_epilogue import concat_epilogue
-from ..problem.prim_func import MaterializedOperand
+from ..problem.epilogue.concat import concat_epilogue
+from ..problem.functions.prim_func import MaterializedOperand
 from ..problem.ragged_rows import ragged_rows
 from ..problem.results import elsewhere
 from ..problem.sum_of_products import SumOfProducts, analyse, reuses_operands
@@ -40,11 +40,11 @@ from ..problem.template import (
     has_prologue,
 )
 from .blocks.choice import block_flops
-from .computed_a import computed_parts
 from .config import CpuGemmConfig, blocking_of, configs
 from .emit import CpuContractionConfig, contraction_cpu, is_strided
+from .operands.computed_a import computed_parts
+from .operands.unpacked_split import refuse_unpacked_split, unpacked_split
 from .tile_product import matrix_dtype, vector_work
-from .unpacked_split import refuse_unpacked_split, unpacked_split
 
 # Products with the operators that unpack their weights, which growth keeps apart.
 #

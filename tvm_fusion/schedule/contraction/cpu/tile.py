@@ -23,15 +23,15 @@ from ...cpu.tile_block import TileBlock, heights_of
 from ...index.estimate import operations
 from ...instructions.tiles import TILE_ROWS, configure, keep_extents, release, tile_config
 from ...math.vector_math import vector_math
-from ..problem.fuse_epilogue import is_vector_code, store_results
+from ..problem.epilogue.fuse import is_vector_code, store_results
 from ..problem.gemm_view import GemmView
 from ..problem.sum_of_products import Result, SumOfProducts
 from .accumulators import Accumulators, TileAccumulators, TilePlace, VectorAccumulators
 from .config import CpuGemmConfig
 from .dot_products import DotProduct, WordProduct
-from .operand_a import OperandA, RowBlock
-from .operand_b import OperandB, Panel
-from .tile_operands import TileRows
+from .operands.a import OperandA, RowBlock
+from .operands.b import OperandB, Panel
+from .operands.tiles import TileRows
 from .tile_product import TileProduct
 
 

@@ -1,6 +1,6 @@
 """Products on tile registers (AMX): groups of k as dot products have them, by steps of a tile row.
 
-B's panels are as dot products have them, too: a word of K, columns beside each other, which is the
+B's panels are as dot products have them, too: a word of K, columns next to each other, which is the
 order of a tile. K is padded with zero words to whole steps.
 """
 

@@ -30,9 +30,9 @@ from ..problem.sum_of_products import Result, SumOfProducts
 from ..skinny.gemv_default import MAX_ACCUMULATORS
 from ..skinny.kernel import skinny_gemm_gpu
 from ..skinny.mma_config import skinny_gemm_config
-from ..tile.concat_parts import ConcatParts
 from ..tile.config import TileGemmConfig
 from ..tile.read_problem import LEAST_ROWS
+from ..tile.results.concat_parts import ConcatParts
 from ..wgmma.config import WgmmaConfig
 from ..wgmma.kernel import wgmma_gemm_gpu
 from ..wgmma.space import wgmma_config

@@ -51,13 +51,13 @@ from ...stage.launches import launches
 from ..copies.implicit_gemm import ImplicitGemm
 from ..copies.operand_copies import OperandCopies
 from ..mma.kernel import tile_gemm_gpu
-from ..problem.fuse_epilogue import CannotFuseEpilogue, fuse_epilogue, store_results
-from ..problem.prim_func import contraction_prim_func, materialize_computed, sum_terms
+from ..problem.epilogue.fuse import CannotFuseEpilogue, fuse_epilogue, store_results
+from ..problem.functions.prim_func import contraction_prim_func, materialize_computed, sum_terms
 from ..problem.sum_of_products import SumOfProducts, is_weight
 from ..skinny.gemv_config import GemvConfig
 from ..skinny.kernel import skinny_gemm_gpu
-from ..tile.concat_parts import ConcatParts
 from ..tile.config import TileGemmConfig, is_plain
+from ..tile.results.concat_parts import ConcatParts
 from ..wgmma.config import WgmmaConfig
 from ..wgmma.kernel import wgmma_gemm_gpu
 from .dynamic_m import dispatch_on_m
@@ -83,7 +83,7 @@ class GpuContractionConfig:
     @property
     def loads_early(self) -> bool:
         """Whether B is loaded while the kernel before still runs: none writes a constant."""
-        if self.skinny is None or self.beside is not None:
+        if self.skinny is None or self.beside is not None or self.skinny.gathered:
             return False
         return self.device.dependent_launch and is_weight(self.skinny.b, self.constants)
 

@@ -24,14 +24,14 @@ from ....program.group import Group
 from ....program.program import Program
 from ....program.stage import Stage
 from ..copies.implicit_gemm import with_stored_columns
-from ..problem.concat_epilogue import concat_epilogue
-from ..problem.head_sum import with_head_sum
+from ..problem.epilogue.concat import concat_epilogue
+from ..problem.epilogue.head_sum import with_head_sum
+from ..problem.epilogue.pooled_rows import pooled_product
+from ..problem.epilogue.row_statistics import with_statistics
 from ..problem.norm_scale import NormScale, with_norm_scale
-from ..problem.pooled_rows import pooled_product
-from ..problem.row_statistics import with_statistics
 from ..problem.sum_of_products import SumOfProducts, analyse
 from ..problem.template import constants_of, has_convolution
-from ..tile.concat_parts import ConcatParts
+from ..tile.results.concat_parts import ConcatParts
 from ..wgmma.dual_gemm import dual_gemm, has_two_products
 from .space import GpuGemmProblem
 

@@ -19,8 +19,8 @@ from ...index.design_space import Kernels, distinct
 from ..mma.default import best_tile
 from ..mma.model import estimated_clocks, rates_of
 from ..mma.space import tile_gemm_configs
+from ..problem.epilogue.pooled_rows import PooledPixels
 from ..problem.norm_scale import NormScale
-from ..problem.pooled_rows import PooledPixels
 from ..problem.sum_of_products import SumOfProducts
 from ..skinny.gemv_config import GemvConfig
 from ..skinny.mma_config import SkinnyMmaConfig, skinny_gemm_config

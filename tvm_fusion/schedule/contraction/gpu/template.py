@@ -30,17 +30,17 @@ from ..copies.operand_copies import OperandCopies
 from ..mma.grouped_choice import has_few_sums
 from ..mma.model import residency
 from ..mma.split_k_workspace import split_k_kernels
-from ..problem.epilogue_proposals import epilogue_proposals
+from ..problem.epilogue.proposals import epilogue_proposals
+from ..problem.epilogue.row_statistics import statistics_proposals
 from ..problem.norm_prologue import norm_gemm_proposals
 from ..problem.pool import pooling_proposals
-from ..problem.row_statistics import statistics_proposals
 from ..problem.sum_of_products import SumOfProducts, reads_windows, reuses_operands
 from ..problem.template import RECOMPUTE_FACTOR, Contraction, has_convolution, has_prologue
 from ..skinny.gemv_config import GemvConfig
 from ..tile.config import TileGemmConfig, is_plain, narrow_operand
-from ..tile.operand_chunks import OperandChunks
+from ..tile.operand.chunks import OperandChunks
 from ..tile.problem import Sizes, assumed_rows, gemm_sizes
-from ..tile.result_vectors import WIDTHS, lie_across, result_vectors
+from ..tile.results.vectors import WIDTHS, lie_across, result_vectors
 from ..wgmma.config import WgmmaConfig, WgmmaRowsConfig
 from ..wgmma.dual_gemm import dual_gemm_proposals
 from .emit import GpuContractionConfig, GpuContractionDetails, contraction_gpu
@@ -94,7 +94,7 @@ DEPENDENT = 4
 
 
 def work_of(form: GemmForm) -> KernelWork:
-    """Count what a form's kernel does beside what its clocks tell of."""
+    """Count what a form's kernel does besides what its clocks tell of."""
     tile = form.tile
     if tile is None:
         return NO_WORK
@@ -262,7 +262,7 @@ def _ragged(tile: TileGemmConfig) -> RaggedExtents | None:
 
 
 def _refuse(product: Product, form: GemmForm) -> Refusal | None:
-    """Refuse what the kernel of a form does not compute beside the product."""
+    """Refuse what the kernel of a form does not compute besides the product."""
     tile, contraction, beside = form.tile, form.contraction, product.beside
     is_copied = isinstance(form.copies, OperandCopies)
     if contraction.has_statistics and (is_copied or not isinstance(tile, WgmmaConfig)):

@@ -36,12 +36,12 @@ from ..mma.unaligned_tiles import narrow_copy_clocks, planar_clocks, planar_oper
 from ..problem.ragged_rows import ragged_rows
 from ..problem.sum_of_products import SumOfProducts
 from ..skinny.gemv_config import GemvConfig
-from ..tile.concat_parts import ConcatParts
 from ..tile.config import TileGemmConfig, is_plain, narrow_operand
-from ..tile.operand import is_dequantized
-from ..tile.operand_chunks import OperandChunks
+from ..tile.operand.chunks import OperandChunks
+from ..tile.operand.tile import is_dequantized
 from ..tile.problem import GemmProblem, gemm_sizes
 from ..tile.read_problem import gemm_problem
+from ..tile.results.concat_parts import ConcatParts
 from ..wgmma.config import WgmmaConfig
 from ..wgmma.model import BESIDE_MMA, wgmma_clocks
 from ..wgmma.roles import IDLE_THREADS

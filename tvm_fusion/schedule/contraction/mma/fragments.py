@@ -24,7 +24,7 @@ from ...instructions.amd import multiply
 from ...instructions.instruction import Instruction
 from ...instructions.nvidia import HALF_TYPES
 from ..tile.config import TileGemmConfig
-from ..tile.operand_layout import WORD_BYTES, WORDS, OperandLayout
+from ..tile.operand.layout import WORD_BYTES, WORDS, OperandLayout
 from ..tile.shape import CHUNK_BYTES, M16
 
 FRAGMENT_WORDS = 4  # of a thread, of 16 rows and 32 bytes of k

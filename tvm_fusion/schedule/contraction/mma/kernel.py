@@ -17,9 +17,9 @@ from ...._tvm.ir.buffer import scratch
 from ....core.tir.loops import block, index, kernel, sequence, threads, when
 from ....program.program import Program
 from ...gpu.launch import min_blocks_per_sm
-from ..tile.concat_parts import ConcatParts
 from ..tile.config import TileGemmConfig
-from ..tile.shared_epilogue import TileEpilogue
+from ..tile.results.concat_parts import ConcatParts
+from ..tile.results.shared_epilogue import TileEpilogue
 from .mainloop import TileMmaMainloop
 
 

@@ -36,11 +36,11 @@ from ...gpu.memory.shared_tiles import touch
 from ...gpu.threads.warp import warp_of
 from ..tile.config import TileGemmConfig
 from ..tile.grid import TilePlace
-from ..tile.operand import OperandTile
-from ..tile.operand_chunks import OperandChunks
-from ..tile.operand_layout import TilePosition
+from ..tile.operand.chunks import OperandChunks
+from ..tile.operand.layout import TilePosition
+from ..tile.operand.tile import OperandTile
+from ..tile.operand.turned import TurnedOperandTile
 from ..tile.shape import M16
-from ..tile.turned_operand import TurnedOperandTile
 from .fragments import fragments_of
 
 

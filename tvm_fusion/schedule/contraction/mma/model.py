@@ -32,7 +32,7 @@ from ...instructions.nvidia import FLOAT8_TYPES
 from ..problem.result_traffic import read_bytes, written_bytes
 from ..problem.results import Result
 from ..tile.problem import GemmProblem, Sizes
-from ..tile.result_vectors import result_vectors
+from ..tile.results.vectors import result_vectors
 from ..tile.shape import REGISTER_FILE, TileConfig
 from .wave_tiles import LATENCY, NEXT_LAUNCH, OF_L3, wave_clocks
 
@@ -63,7 +63,7 @@ class Rates:
     latency: float = 1465.0  # clocks from the issue of a copy to its arrival
     # Clocks of a k16 that no other warp hides: ldmatrix, mma, a share of a barrier.
     step: float = 30.0
-    # The same of float32 that is split, beside its products: 24 instructions for each four.
+    # The same of float32 that is split, besides its products: 24 instructions for each four.
     split: float = 200.0
     # How much longer products take of split float32, and of float8 where ``mma.sync`` converts it:
     # from compute capability 9.0 on.

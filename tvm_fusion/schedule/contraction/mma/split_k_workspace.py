@@ -26,7 +26,7 @@ from ....program.program import Program
 from ...gpu.launch import min_blocks_per_sm
 from ...gpu.memory.shared_tiles import touch
 from ..tile.config import TileGemmConfig
-from ..tile.shared_epilogue import TileEpilogue
+from ..tile.results.shared_epilogue import TileEpilogue
 from .mainloop import TileAccumulators, TileMmaMainloop
 
 SUM_BYTES = 4

@@ -12,7 +12,7 @@ import itertools
 from ....device import Device
 from ...gpu.threads.warp import LANES
 from ..tile.config import TileGemmConfig
-from ..tile.operand_chunks import OperandChunks
+from ..tile.operand.chunks import OperandChunks
 from ..tile.problem import GemmProblem, Sizes, gemm_sizes
 from ..tile.shape import TileConfig
 from .model import k_tiles, residency
@@ -37,7 +37,7 @@ SHIFTED = 3.95
 # Copies of 4 or 8 bytes by cp.async that a multiprocessor makes in a clock, once its first stages
 # are full: on an H200 4945x2306x46 took 82.6 us and 2317x6074x147 225 us, 0.8 and 1.0 of 4 bytes.
 NARROW_COPIES = 1.0
-# The same of elements of planes, which neighbouring threads load beside each other: a load, its
+# The same of elements of planes, which neighbouring threads load next to each other: a load, its
 # address and condition. Of the issue rates of a multiprocessor; nothing was measured.
 PLANAR_ALONE, PLANAR_BUSY = 12.0, 6.0
 

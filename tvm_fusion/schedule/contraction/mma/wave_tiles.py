@@ -55,7 +55,7 @@ NEXT_LAUNCH = 2e-6  # seconds of another kernel of the same product
 OF_L3 = 3.0  # how much faster the Infinity Cache is than memory (CDNA3 white paper)
 _SIMDS = {64: 4, 32: 2}  # of a compute unit, by the lanes of a wave
 _ISSUE = {64: 4, 32: 1}  # clocks of an instruction
-_STEP = 20  # instructions of a step beside its loads, stores and products
+_STEP = 20  # instructions of a step besides its loads, stores and products
 
 
 def wave_tiles(lanes: int) -> tuple[Tile, ...]:

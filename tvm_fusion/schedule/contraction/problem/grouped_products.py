@@ -19,7 +19,7 @@ from ....program.stage import Stage, Unstructured
 from ...index.estimate import too_many_parameters
 from ...index.inline import inlined, inlined_size
 from ...index.proposals import in_order, leaves, reductions
-from .concat_epilogue import is_whole, parts_of, sums_of
+from .epilogue.concat import is_whole, parts_of, sums_of
 from .results import elsewhere
 from .sum_of_products import SumOfProducts, analyse
 

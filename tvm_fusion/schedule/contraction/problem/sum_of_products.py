@@ -19,10 +19,10 @@ from .column_split import ColumnSplit, with_column_split
 from .results import Result, result_of
 
 if TYPE_CHECKING:
-    from .group_sums import GroupSums
-    from .head_sum import HeadSum
-    from .pooled_rows import PooledPixels, PooledRows
-    from .row_values import RowValues
+    from .epilogue.group_sums import GroupSums
+    from .epilogue.head_sum import HeadSum
+    from .epilogue.pooled_rows import PooledPixels, PooledRows
+    from .epilogue.row_values import RowValues
 
 
 @dataclass(frozen=True)

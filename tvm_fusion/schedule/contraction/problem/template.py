@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from tvm import DataType, ir
 
@@ -63,9 +64,12 @@ class Contraction(Template):
         for op in graph.operators:
             if op.type is not MappingType.MANY_TO_MANY:
                 continue
-            for producer in graph.predecessors(op):
-                for expanded in _expanded(graph, producer, op):
-                    yield *expanded, op
+            sides = [[*_expanded(graph, producer, op)] for producer in graph.predecessors(op)]
+            for expanded in chain.from_iterable(sides):
+                yield *expanded, op
+            found = [side[-1] for side in sides if side]
+            if len(found) == 2:  # a token's rows for its experts, and the matrices of these
+                yield *found[0], *found[1], op
 
 
 def _several_reductions(program: Program, most: int) -> Refusal:

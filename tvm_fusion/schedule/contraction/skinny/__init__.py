@@ -5,7 +5,8 @@
                                                                loads in flight
       slices added up in shared memory, in a fixed order; epilogue
 
-On CUDA cores  ``gemv_config``, ``gemv_default``; ``gemv_mainloop``, ``gemv_tile``, ``thread_tile``
+On CUDA cores  ``gemv_config``, ``gemv_default``, ``model`` (its clocks); ``gemv_mainloop``,
+               ``gemv_tile``, ``thread_tile``
 On mma.sync    ``mma_config``; ``mma_mainloop``, ``mma_weights`` (half types, int4 and int8)
 Both           ``kernel`` (the PrimFunc), ``norm_rows`` (an RMS norm in front), ``head_sums`` (norms
                of heads behind), ``space``

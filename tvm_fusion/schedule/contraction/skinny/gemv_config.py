@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from tvm import DataType, ir, tirx
 
 from ....core.tir.expressions import loads
-from ....core.tir.loops import Body, ceildiv, constant, coordinates, index, product, threads, when
+from ....core.tir.loops import (
+    Body,
+    ceildiv,
+    constant,
+    coordinates,
+    index,
+    product,
+    substitute,
+    threads,
+    when,
+)
 from ...gpu.memory.cp_async import BYTES as CP_ASYNC_BYTES
 from ...gpu.threads.warp import LANES
 from ...instructions.instruction import Instruction
@@ -48,6 +58,8 @@ class GemvConfig(GemmView):
     min_blocks_per_sm: int = 0
     # Whether lanes add up their slices by warp shuffles, as NVIDIA's do.
     has_exchanges: bool = False
+    # Indices of B that are read from memory, such as the expert of a row, and what stands for them.
+    gathered: tuple[tuple[ir.Var, ir.Expr], ...] = ()
 
     @property
     def tile_n(self) -> int:
@@ -229,6 +241,7 @@ class GemvConfig(GemmView):
         found |= {a.var: p for a, p in zip(axes, (*batch, *m, *n), strict=True)}
         if self.contraction.column_split is not None:
             found[self.contraction.column_split.part.var] = index(part)
+        found |= {variable: substitute(read, found) for variable, read in self.gathered}
         return found | {self.tile.n_tile: n[-1]}
 
     def output_index(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+import tvm_ffi
 from tvm import DataType, ir, tirx
 
+from ...._tvm.ir.structural import structural_map
 from ....core.tir.expressions import loads, variables
-from ....core.tir.loops import ceildiv, constant, product
+from ....core.tir.loops import ceildiv, constant, index, product
 from ....device import Device
 from ....ecg.work import at
 from ...gpu.memory.cp_async import BYTES as CP_ASYNC_BYTES
@@ -20,7 +23,8 @@ from ..problem.gemm_view import static_extent, view_of
 from ..problem.norm_scale import NormScale
 from ..problem.sum_of_products import SumOfProducts
 from .gemv_config import REGISTER_FILE, SHARED_BYTES, GemvConfig
-from .thread_tile import ThreadTile, thread_tile
+from .model import gemv_clocks, has_model
+from .thread_tile import ThreadTile, fewer_columns, thread_tile
 
 MAX_ACCUMULATORS = 16  # of a thread for each of its columns
 # Where B is contiguous along N: tiles of a block, so that a warp reads cache lines of 128 bytes or
@@ -29,11 +33,15 @@ BLOCKS_OF_THREADS_N, LEAST_THREADS_N = {8: 128, 4: 96}, 2
 THREADS_IN_FLIGHT = 1 << 18  # as many as a large device holds at once
 LEAST_THREADS = 256
 UNROLL_ACCUMULATORS = 64  # with more than half as many, fewer tiles are loaded at once
-OTHER_REGISTERS = 40  # of a thread, beside accumulators
+OTHER_REGISTERS = 40  # of a thread, besides accumulators
 NORM_BYTES = 8 * 1024
 # Of the cp.async pipeline: with more stages or memory, fewer blocks fit a multiprocessor; grids of
 # more threads have enough bytes in flight without.
 CP_ASYNC_STAGES, CP_ASYNC_BLOCK_BYTES, CP_ASYNC_THREADS = 3, 48 * 1024, 3 << 16
+# Where B is contiguous along K: slices of a column and threads of a block; vectors that a thread
+# loads at a time, and before it uses the first; how much the model of times is off by.
+SLICES_ALONG_K, THREADS_ALONG_K = (32, 64, 128, 256, 512), 256
+MOST_VECTORS, IN_FLIGHT_ALONG_K, OFF = 4, 8, 1.05
 
 
 def gemv_config(
@@ -50,7 +58,8 @@ def gemv_config(
     view = view_of(axes, k_axes, (contraction.left, contraction.right))
     if view is None:
         return None
-    a, b, m_axes, n_axes = view.a, view.b, view.m_axes, view.n_axes
+    a, m_axes, n_axes = view.a, view.m_axes, view.n_axes
+    b, gathered = _gathered(view.b, {n_axes[-1].var, *(x.var for x in k_axes)})
     if any(constant(x.extent) is None for x in (*m_axes, *n_axes)):
         return None
     m, parts = static_extent(m_axes), len(contraction.totals)
@@ -74,12 +83,69 @@ def gemv_config(
     stages = min(max(1, vectors // tile.vectors), -(-k_tiles // slices_k))
     problem = (view.batch, m_axes, n_axes, k_axes, a, b, contraction)
     numbers = (tile, threads_n, slices_k, stages, norm_scale)
-    config = GemvConfig(*problem, *numbers, has_exchanges=device.kind == "cuda")
-    if not _fits_shared(config) or not config.holds_heads(device.clusters):
+    is_cuda = device.kind == "cuda"
+    config = GemvConfig(*problem, *numbers, has_exchanges=is_cuda, gathered=gathered)
+    if not _fits_shared(config):
+        return None
+    if tile.is_k_contiguous and has_model(config):
+        return _of_least_time(config, device)
+    if not config.holds_heads(device.clusters):
         return None
     return replace(
         config, cp_async_stages=_cp_async_stages(config, device), dot=_dot(config, device)
     )
+
+
+def _gathered(
+    b: ir.Expr, moving: Collection[ir.Var]
+) -> tuple[ir.Expr, tuple[tuple[ir.Var, ir.Expr], ...]]:
+    """Put variables in the places of B's indices that are loaded and the same in all of a tile.
+
+    Parameters
+    ----------
+    moving
+        Axes along which tiles lie.
+    """
+    found: list[tuple[ir.Var, ir.Expr]] = []
+
+    def stand_in(place: ir.Expr) -> ir.Expr:
+        if not loads(place) or variables(place) & {*moving}:
+            return place
+        known = next((v for v, e in found if tvm_ffi.structural_equal(e, place)), None)
+        if known is None:
+            known = tirx.Var("gathered", str(place.ty.dtype))
+            found.append((known, place))
+        return known
+
+    def swap(read: ir.TensorLoad) -> ir.Expr:
+        return tirx.BufferLoad(read.source, [stand_in(index(i)) for i in read.indices])
+
+    return structural_map(b, (ir.TensorLoad, swap), order="pre"), tuple(found)
+
+
+def _of_least_time(start: GemvConfig, device: Device) -> GemvConfig | None:
+    """Choose columns, slices and loads of a B along K by the model; ``None`` if none has heads.
+
+    Of those within what the model is off by, the one whose threads load the most columns for an
+    element of A, then the one whose sums fewest warps share.
+    """
+    steps, found = int(start.k_tiles), list[tuple[float, GemvConfig]]()
+    for tile, slices_k in itertools.product(fewer_columns(start.tile), SLICES_ALONG_K):
+        vectors = tile.vectors * start.parts
+        if slices_k > max(steps, LANES) or (vectors > MOST_VECTORS and tile.vectors > 1):
+            continue
+        threads_n = max(1, THREADS_ALONG_K // slices_k)
+        stages = max(1, min(IN_FLIGHT_ALONG_K // vectors, steps // slices_k))
+        shape = replace(start, tile=tile, threads_n=threads_n, slices_k=slices_k, stages=stages)
+        if shape.holds_heads(device.clusters) and shape.threads <= (
+            device.max_threads_per_block or 1024
+        ):
+            found.append((gemv_clocks(shape, device), shape))
+    if not found:
+        return None
+    least = min(clocks for clocks, _ in found)
+    alike = [shape for clocks, shape in found if clocks <= least * OFF]
+    return max(alike, key=lambda shape: (shape.tile_n, -shape.slices_k))
 
 
 def _dot(config: GemvConfig, device: Device) -> Instruction | None:

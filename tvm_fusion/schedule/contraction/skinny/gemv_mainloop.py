@@ -1,6 +1,7 @@
 """Main loop of a skinny GEMM on CUDA cores, for all threads of a block.
 
 one row:         first stages of B -> shared memory; wait for the kernel before if B is constant
+along K:         first stages of B -> registers, and wait, if B is constant
 norm prologue:   A[m, k] = normalized rows in shared memory, barrier                 (norm_rows)
 thread (k_slice, n_tile):
 acc[m, parts, tile_n] = 0                                                      registers
@@ -29,6 +30,7 @@ from ....core.tir.loops import (
     loop,
     sequence,
     simplified,
+    substitute,
     unrolled,
     when,
 )
@@ -36,9 +38,12 @@ from ...gpu.launch import dependency_wait
 from ...gpu.memory.cp_async import commit, wait
 from ...gpu.memory.pipeline import StageRing
 from ...gpu.threads.warp import LANES, warp_all_reduce
+from ..dequantize.float32 import has_integers
 from .gemv_config import GemvConfig
 from .gemv_tile import GemvTile
 from .norm_rows import NormalizedRows
+
+_THREAD = tirx.Var("thread", "int64")  # stands for a thread in what several phases share
 
 
 class GemvMainloop:
@@ -49,7 +54,7 @@ class GemvMainloop:
     partials
         Shared memory of partial sums, where normalized rows lie before.
     loads_early
-        Whether a pipeline begins before all kernels before have ended.
+        Whether B is loaded before all kernels before have ended.
 
     Attributes
     ----------
@@ -77,6 +82,9 @@ class GemvMainloop:
             self.buffers.append(self._exchanged)
         if self._pipeline is not None:
             self.buffers.append(self._pipeline.ring.buffer)
+        self._early = self._early_tile() if loads_early else None
+        if self._early is not None:
+            self.buffers += self._early.kept
 
     def stmt(self) -> tirx.Stmt:
         """Write the norm prologue and the loop over K."""
@@ -84,6 +92,8 @@ class GemvMainloop:
         if pipeline is not None:
             stmts.append(config.phase(lambda t: pipeline.prologue(self._number, t, self._tile(t))))
             stmts += [dependency_wait()] if self._loads_early else []
+        if self._early is not None:
+            stmts += [config.phase(self._load_early), dependency_wait()]
         if self.rows is not None:
             stmts += [
                 config.phase(partial(self.rows.stage, self._number)),
@@ -123,13 +133,44 @@ class GemvMainloop:
             when(tirx.floormod(k_slice, lanes) == 0, stmt) if config.exchanged_lanes > 1 else stmt
         )
 
-    def _tile(self, thread: ir.Expr) -> GemvTile:
+    def _tile(self, thread: ir.Expr, keeps_b: ir.Expr | None = None) -> GemvTile:
         _, n_tile = self._config.thread_coords(thread)
-        return GemvTile(self._config, self._number, n_tile, self._acc, lambda i: [thread, i])
+        place = partial(_place_of, thread)
+        return GemvTile(self._config, self._number, n_tile, self._acc, place, keeps_b)
+
+    def _early_tile(self) -> GemvTile | None:
+        """Make what loads a thread's first tiles in one phase and uses them in another.
+
+        ``None`` where a pipeline does, and where the registers of a B along N are too many.
+        """
+        step = self._config.stages * self._config.slices_k
+        is_whole = (constant(self._config.k_tiles) or 0) >= step
+        if self._pipeline is not None or not self._config.tile.is_k_contiguous or not is_whole:
+            return None
+        if has_integers(self._config.b):
+            return None
+        return self._tile(_THREAD, _THREAD)
+
+    def _load_early(self, thread: ir.Expr) -> tirx.Stmt:
+        """Load a thread's first tiles of B."""
+        config, tile = self._config, self._early
+        assert tile is not None
+        k_slice, n_tile = config.thread_coords(_THREAD)
+
+        def one(slot: ir.Expr) -> tirx.Stmt:
+            return tile.load_b(slot, slot * config.slices_k + k_slice)
+
+        stmt = config.guard_n(self._number, n_tile, unrolled("slot", config.stages, one))
+        return substitute(stmt, {_THREAD: thread})
 
     def _accumulate(self, thread: ir.Expr) -> tirx.Stmt:
         """Clear a thread's accumulators and run its loop over its slice of K."""
-        config, tile = self._config, self._tile(thread)
+        if self._early is not None:
+            return substitute(self._accumulated(_THREAD, self._early), {_THREAD: thread})
+        return self._accumulated(thread, self._tile(thread))
+
+    def _accumulated(self, thread: ir.Expr, tile: GemvTile) -> tirx.Stmt:
+        config = self._config
 
         def clear(i: ir.Expr) -> tirx.Stmt:
             return tirx.BufferStore(self._acc, config.contraction.initial, [thread, i])
@@ -146,19 +187,24 @@ class GemvMainloop:
         """Load ``stages`` tiles at once, then use them; the rest of K one by one."""
         config = self._config
 
-        def steps(first: ir.Expr, count: int) -> tirx.Stmt:
+        def steps(first: ir.Expr, count: int, has_b: bool = False) -> tirx.Stmt:
             def each(do: Callable[[ir.Expr, ir.Expr], tirx.Stmt]) -> tirx.Stmt:
                 def one(slot: ir.Expr) -> tirx.Stmt:
                     return do(slot, (first + slot) * config.slices_k + k_slice)
 
                 return unrolled("slot", count, one)
 
-            return sequence([each(tile.load), each(tile.multiply)])
+            return sequence([each(tile.load_a if has_b else tile.load), each(tile.multiply)])
 
-        step = config.stages * config.slices_k
+        step, done = config.stages * config.slices_k, int(self._early is not None)
         whole = sym.Analyzer().simplify(tirx.floordiv(config.k_tiles, index(step)))
         left = sym.Analyzer().simplify(config.k_tiles - whole * step)
-        stmts = [loop("step", whole, lambda i: steps(i * config.stages, config.stages))]
+        stmts = [steps(index(0), config.stages, has_b=True)] if done else []
+        if constant(whole) != done:
+            more = sym.Analyzer().simplify(whole - done)
+            stmts.append(
+                loop("step", more, lambda i: steps((i + done) * config.stages, config.stages))
+            )
         if constant(left) != 0:
 
             def rest(i: ir.Expr) -> tirx.Stmt:
@@ -167,6 +213,10 @@ class GemvMainloop:
 
             stmts.append(loop("rest", ceildiv(left, config.slices_k), rest))
         return sequence(stmts)
+
+
+def _place_of(thread: ir.Expr, number: ir.Expr) -> list[ir.Expr]:
+    return [thread, number]
 
 
 # cp.async pipeline of B for a skinny GEMM with one row: stages tiles of a thread in shared memory.

@@ -37,11 +37,15 @@ class GemvTile:
         The block, and the tile of columns in it.
     place
         Where an accumulator is in them, from its number in ``[m, parts, tile_n]``.
+    keeps_b
+        The thread, where tiles of B are kept from one phase to the next.
 
     Attributes
     ----------
     registers : list of Var
         Buffers that hold tiles.
+    kept : list of Var
+        Those that are kept.
     """
 
     def __init__(
@@ -51,8 +55,10 @@ class GemvTile:
         n_tile: ir.Expr,
         acc: ir.Var,
         place: Callable[[ir.Expr], list[ir.Expr]],
+        keeps_b: ir.Expr | None = None,
     ) -> None:
         self._config, self._block, self._n_tile = config, block, n_tile
+        self._keeper = () if keeps_b is None else (keeps_b,)
         self._acc, self._place = acc, place
         tile, stage, dtype = config.tile, config.contraction.stage, config.contraction.dtype
         analyzer = tile.analyzer((*stage.axes, *stage.reduce))
@@ -63,12 +69,14 @@ class GemvTile:
         ]
         self._is_quantized = has_integers(config.b) and dtype == "float32"
         self._a = RegisterBuffers(a.vectors(), config.stages * config.m)
-        self._b = RegisterBuffers(b.vectors(), config.stages * config.parts)
+        threads = config.threads if self._keeper else 0
+        self._b = RegisterBuffers(b.vectors(), config.stages * config.parts, threads)
         self._a_value = local("a_value", [config.m], dtype)
         self._b_value = local("b_value", [1], dtype)
         self._partial = local("partial", [config.m * tile.n], dtype)
         own = [self._a_value, self._b_value, self._partial]
-        self.registers = [*self._b.arrays, *self._a.arrays, *own]
+        self.kept = self._b.arrays if self._keeper else []
+        self.registers = [*([] if self._keeper else self._b.arrays), *self._a.arrays, *own]
 
     def load(self, slot: ir.Expr, k_tile: ir.Expr) -> tirx.Stmt:
         """Load a tile of B for each part, and its k of each row of A, into a register slot."""
@@ -97,7 +105,8 @@ class GemvTile:
 
         def one(p: ir.Expr) -> tirx.Stmt:
             staged = None if source is None else partial(source, p)
-            return self._b.fill(slot * config.parts + p, self._at(0, p, k_tile), staged)
+            place = self._at(0, p, k_tile)
+            return self._b.fill(slot * config.parts + p, place, staged, *self._keeper)
 
         return self._parts(one)
 
@@ -126,7 +135,7 @@ class GemvTile:
         one = [index(0)]
 
         def hold_b(b: ir.Expr) -> tirx.Stmt:
-            value = substitute(self._b.values(b, copy), here)
+            value = substitute(self._b.values(b, copy, *self._keeper), here)
             return tirx.BufferStore(self._b_value, value, one)
 
         def hold_a(a: ir.Expr) -> tirx.Stmt:

@@ -30,7 +30,7 @@ from ....core.tir.loops import (
     when,
 )
 from ...gpu.memory.shared_tiles import cluster_barrier, load_cluster
-from ..problem.fuse_epilogue import store_results
+from ..problem.epilogue.fuse import store_results
 from .gemv_config import GemvConfig
 
 _FLOAT_BYTES = 4

@@ -38,8 +38,8 @@ from ....core.tir.loops import (
 )
 from ....program.program import Program
 from ...gpu.launch import min_blocks_per_sm
-from ..problem.fuse_epilogue import store_results
-from ..tile.concat_parts import ConcatParts
+from ..problem.epilogue.fuse import store_results
+from ..tile.results.concat_parts import ConcatParts
 from .gemv_config import GemvConfig
 from .gemv_mainloop import GemvMainloop
 from .head_sums import HeadSums
@@ -59,7 +59,7 @@ def skinny_gemm_gpu(
     Parameters
     ----------
     loads_early
-        Whether a cp.async pipeline of B begins before all kernels before have ended.
+        Whether B is loaded before all kernels before have ended.
     """
     slices, width = (index(size) for size in config.partials_shape)
     dtype, is_folded = config.contraction.dtype, config.folded_slices < config.shared_slices

@@ -148,7 +148,7 @@ class NormalizedRows:
 
     @property
     def buffers(self) -> list[ir.Var]:
-        """List the buffers of a block beside ``shared``."""
+        """List the buffers of a block besides ``shared``."""
         return [self.partial, self.folded]
 
     def _rows(self, body: Body) -> tirx.Stmt:

@@ -16,12 +16,12 @@ from ..problem.gemm_view import GemmView, gemm_view
 from ..problem.ragged_rows import ragged_rows
 from ..problem.result_traffic import outgrows_l2
 from ..problem.sum_of_products import SumOfProducts
-from .adjacent_columns import LEAST_WIDTH, AdjacentColumns, adjacent_columns
 from .config import narrow_operand, narrowed
-from .operand_chunks import OperandChunks
+from .operand.chunks import OperandChunks
 from .problem import GemmProblem, gemm_sizes
 from .ragged_tiles import RaggedTiles
-from .result_vectors import result_vectors
+from .results.adjacent_columns import LEAST_WIDTH, AdjacentColumns, adjacent_columns
+from .results.vectors import result_vectors
 
 MOST_PERIOD = 64  # columns of a column split's period that tiles have whole
 LEAST_ROWS, LEAST_COLUMNS, LEAST_K = 9, 8, 16  # of a tile that is worth its instructions

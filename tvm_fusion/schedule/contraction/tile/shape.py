@@ -16,7 +16,7 @@ from ...instructions.table import newest
 
 M16 = newest("mma.sync", "float16", "float16").m  # of all types
 CHUNK_BYTES = 16  # of a copy to shared memory
-OTHER_REGISTERS = 24  # of a thread, beside accumulators, fragments and addresses
+OTHER_REGISTERS = 24  # of a thread, besides accumulators, fragments and addresses
 WAVE_REGISTERS = 18  # the same of AMD's, whose addresses and conditions are scalars
 REGISTER_FILE, MOST_REGISTERS = 1 << 16, 255
 STAGED_REGISTERS = 14  # of a chunk of 8 elements, their addresses and conditions

@@ -17,8 +17,8 @@ from tvm import ir
 from ...gpu.matrix.wgmma import WARPS
 from ...instructions.nvidia import HALF_TYPES
 from ..tile.config import TileGemmConfig
-from ..tile.operand import OperandTile, is_dequantized
-from ..tile.operand_chunks import OperandChunks
+from ..tile.operand.chunks import OperandChunks
+from ..tile.operand.tile import OperandTile, is_dequantized
 from ..tile.problem import GemmProblem
 from .tma_operand import TmaOperand
 

@@ -34,12 +34,12 @@ STAGE_K_BYTES = ROW_BYTES  # of a row of a stage
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = MOVED_REGISTERS[2]
 # The same where producers compute B: one, or two.
 COMPUTING_REGISTERS = ((104, 200), (104, 152))
-MOST_BESIDE_TWO = 96  # accumulators of a consumer's thread beside two producers: more would spill
+MOST_BESIDE_TWO = 96  # accumulators of a consumer's thread besides two producers: more would spill
 # Rows of 32 results in shared memory, of a warp; rows of a fragment lie in different banks.
 STAGED_STRIDE = 32 + 4
 STAGED_WARP_BYTES = 16 * STAGED_STRIDE * 4
-SPLIT_REGISTERS = 26  # of a thread that only stores sums, beside them
-OTHER_REGISTERS = 96  # of a consumer, beside accumulators: results and what they read
+SPLIT_REGISTERS = 26  # of a thread that only stores sums, besides them
+OTHER_REGISTERS = 96  # of a consumer, besides accumulators: results and what they read
 
 
 @dataclass(frozen=True)

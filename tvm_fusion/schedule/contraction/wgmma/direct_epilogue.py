@@ -33,12 +33,12 @@ from ...gpu.matrix.wgmma import M
 from ...gpu.memory.shared_tiles import touch
 from ...gpu.threads.warp import LANES, butterfly, lane_of
 from ...instructions.table import newest
-from ..problem.fuse_epilogue import store_results
+from ..problem.epilogue.fuse import store_results
 from ..tile.grid import TilePlace
-from ..tile.group_sums import GroupRegisters
-from ..tile.result_vectors import ResultVectors, result_vectors
-from ..tile.results import VectorResults
-from ..tile.row_values import RowRegisters
+from ..tile.results.group_sums import GroupRegisters
+from ..tile.results.results import VectorResults
+from ..tile.results.row_values import RowRegisters
+from ..tile.results.vectors import ResultVectors, result_vectors
 from ..tile.shape import M16
 from .config import WgmmaConfig, WgmmaWindowConfig
 

@@ -27,7 +27,7 @@ from ....program.stage import Axis, Stage
 from ...index.proposals import LIGHT, in_order, reached, reductions
 from ..mma.default import best_tile
 from ..mma.model import estimated_clocks
-from ..problem.prim_func import replace_operand
+from ..problem.functions.prim_func import replace_operand
 from ..problem.sum_of_products import SumOfProducts, analyse
 from ..tile.config import narrow_operand
 from ..tile.problem import gemm_sizes

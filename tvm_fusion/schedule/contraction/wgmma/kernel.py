@@ -24,9 +24,9 @@ from ...gpu.matrix.warp_specialized import warp_specialized
 from ...gpu.memory import tma
 from ...gpu.memory.shared_tiles import block_barrier
 from ...gpu.threads.warp import warp_of
-from ..tile.concat_parts import ConcatParts
+from ..tile.results.concat_parts import ConcatParts
+from ..tile.results.shared_epilogue import TileEpilogue
 from ..tile.shape import M16
-from ..tile.shared_epilogue import TileEpilogue
 from .config import WgmmaConfig
 from .roles import IDLE_THREADS, Roles
 

@@ -22,7 +22,7 @@ from ....ecg.work import at
 from ...gpu.matrix.wgmma import THREADS, K, M
 from ..mma.model import RATES, result_bytes
 from ..tile.problem import assumed_rows, gemm_sizes
-from ..tile.result_vectors import result_vectors
+from ..tile.results.vectors import result_vectors
 from .computed_operand import STAGE, ComputedOperand
 from .config import WgmmaConfig, WgmmaWindowConfig
 from .tma_rows import TmaRows

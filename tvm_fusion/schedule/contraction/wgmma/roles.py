@@ -37,7 +37,7 @@ from ...gpu.memory.shared_tiles import touch
 from ...gpu.registers.moves import zero_16
 from ...gpu.threads.warp import LANES, lane_of
 from ..tile.grid import TilePlace
-from ..tile.operand_layout import TilePosition
+from ..tile.operand.layout import TilePosition
 from .computed_operand import ComputedTile
 from .config import WgmmaConfig
 from .direct_epilogue import DirectEpilogue

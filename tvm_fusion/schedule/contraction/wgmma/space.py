@@ -26,11 +26,11 @@ from ...instructions.nvidia import FLOAT8_TYPES
 from ...instructions.table import find
 from ..mma.default import GROUPS_M, MOST_ACCUMULATORS, in_order
 from ..mma.model import RESERVED_SHARED
-from ..problem.pooled_rows import PooledPixels, PooledRows
+from ..problem.epilogue.pooled_rows import PooledPixels, PooledRows
 from ..problem.sum_of_products import SumOfProducts
 from ..tile.problem import GemmProblem, gemm_sizes
 from ..tile.read_problem import gemm_problem
-from ..tile.result_vectors import result_vectors
+from ..tile.results.vectors import result_vectors
 from ..tile.shape import M16, REGISTER_FILE, TileConfig, TileOperands
 from .computed_operand import computed_operand
 from .config import (
@@ -84,7 +84,7 @@ SPLIT_K = (1, 2, 4)
 CLUSTERED = {2: 1.0, 4: 0.91}
 LEAST_K_TILES = 3  # of a block with split-K
 MOST_SPLIT_ACCUMULATORS = 64  # producers keep their registers
-LEAST_OTHER_REGISTERS = 48  # beside accumulators: fewer are spilled
+LEAST_OTHER_REGISTERS = 48  # besides accumulators: fewer are spilled
 MOST_STAGES = 12
 MOST_PROMOTED = 192  # sums of a thread, of stages and of all of them
 MOST_COLUMNS = 256  # of an instruction

@@ -86,7 +86,7 @@ class ConvSizes:
     pool: tuple[int, int] = (1, 1)
     # Which of the image and the operands of the results come from a far cache or memory.
     far: Prefetch = Prefetch.NONE
-    temporaries: int = 0  # registers that products need beside those of fused multiply-adds
+    temporaries: int = 0  # registers that products need besides those of fused multiply-adds
 
     @classmethod
     def of(cls, problem: ConvProblem, machine: Machine) -> ConvSizes:

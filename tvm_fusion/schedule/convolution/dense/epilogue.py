@@ -21,7 +21,7 @@ from tvm import ir, tirx
 from ...._tvm.ir.buffer import declare
 from ....core.tir.expressions import is_expensive, load
 from ....core.tir.loops import constant, coordinates, index, loop, sequence, substitute
-from ...contraction.problem.fuse_epilogue import is_vector_code
+from ...contraction.problem.epilogue.fuse import is_vector_code
 from ...contraction.problem.pool import Pool
 from ...contraction.problem.sum_of_products import Result
 from ...cpu.register_tile import in_vectors

@@ -19,7 +19,7 @@ from ....core.tir.loops import block, ceildiv, constant, index, product, sequenc
 from ....program.program import Program
 from ....program.stage import Axis
 from ...contraction.cpu.blocking import GRAIN
-from ...contraction.problem.packing_function import packed_kernel
+from ...contraction.problem.functions.packing import packed_kernel
 from ...index.index_ranges import Ranges
 from ..problem.image_reader import ImageReader
 from ..problem.problem import ConvProblem

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 
 from ....core.tir.expressions import load
 from ....core.tir.loops import index, prefetch, substitute
@@ -26,6 +26,8 @@ from ..problem.problem import ConvProblem
 from .config import ConvConfig
 from .prefetch import Prefetch, pixel_operands
 from .weight import PackedWeight
+
+LINE_BYTES = 64  # of a cache
 
 
 class TilePrefetch:
@@ -111,7 +113,7 @@ class TilePrefetch:
         first_k: ir.Expr,
         place: Callable[[ir.Expr, ir.Expr], dict[ir.Var, ir.Expr]],
     ) -> list[tirx.Stmt]:
-        """Prefetch what the results of a tile read beside its sums.
+        """Prefetch what the results of a tile read besides its sums.
 
         Parameters
         ----------
@@ -138,10 +140,11 @@ def operands_of(
     """Prefetch what the results of a tile read; see :meth:`TilePrefetch.operands`."""
     stmts = []
     for operand in pixel_operands(problem, lanes):
+        step = max(lanes, LINE_BYTES // DataType(str(operand.source.ty.dtype)).itemsize)
         for pixel in range(shape[0] * shape[1]):
             row, column = divmod(pixel, shape[1])
             where = place(index(row), index(column))
-            for lane in range(0, width, lanes):
+            for lane in range(0, width, step):
                 where[problem.k.var] = first_k + lane
                 indices = [substitute(i, where) for i in operand.indices]
                 element = load(operand.source, ranges.indices(indices))

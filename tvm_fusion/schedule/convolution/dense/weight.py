@@ -16,7 +16,7 @@ from ...._tvm.ir.buffer import declare
 from ....core.tir.expressions import load
 from ....core.tir.loops import ceildiv, constant, coordinates, index, loop, substitute
 from ....program.stage import Axis
-from ...contraction.problem.packing_function import packing_function
+from ...contraction.problem.functions.packing import packing_function
 from ...cpu.register_tile import in_vectors
 from ...math.half_math import HALF_TYPES
 from ..problem.groups import Band

@@ -23,7 +23,7 @@ from ....core.tir.expressions import load
 from ....core.tir.loops import block, ceildiv, constant, index, local, loop, sequence, substitute
 from ....program.program import Program
 from ....program.stage import Axis
-from ...contraction.problem.packing_function import packed_kernel
+from ...contraction.problem.functions.packing import packed_kernel
 from ...cpu.register_tile import clear, in_vectors
 from ...index.index_ranges import Ranges
 from ...math.vector_math import vector_math

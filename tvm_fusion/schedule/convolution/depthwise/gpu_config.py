@@ -15,7 +15,7 @@ from .gpu_view import DepthwiseView
 THREADS = 128  # of a block, about
 MOST_BYTES = 256  # of a block, of each pixel: whole lines
 ROWS = 4  # of a block: a window of 3 loads 6 rows for 4, not 12
-MOST_REGISTERS = 96  # of sums and columns, beside addresses and the weight
+MOST_REGISTERS = 96  # of sums and columns, besides addresses and the weight
 PIXELS = (7, 8, 4, 2, 1)
 PIXELS_ONLY_WHERE_THEY_DIVIDE = 7  # only for widths such as 7, 14, 28 and 56
 # Channels of a thread, the default first. On one H200 in half types, of 2 channels and of 8, each

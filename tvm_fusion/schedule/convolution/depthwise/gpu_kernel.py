@@ -42,7 +42,7 @@ from ....core.tir.loops import (
     when,
 )
 from ....program.program import Program
-from ...contraction.problem.packing_function import packed_kernel
+from ...contraction.problem.functions.packing import packed_kernel
 from ...gpu.launch import VECTOR_BYTES, block_by_address
 from ...gpu.registers.moves import keep_words
 from ...index.address import same

@@ -21,7 +21,7 @@ from .gpu_config import DepthwiseGpuConfig, blocks, depthwise_gpu_configs, regis
 from .gpu_kernel import depthwise_gpu
 from .gpu_view import DepthwiseView, depthwise_view
 
-_ADDRESSES = 32  # registers beside sums, columns and the weight's vector
+_ADDRESSES = 32  # registers besides sums, columns and the weight's vector
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from ....core.contract.template import Refusal
 from ....core.tir.expressions import loads, variables
 from ....core.tir.loops import constant, index, substitute
 from ....program.stage import Axis
-from ...contraction.problem.packing_function import Reordered
-from ...contraction.problem.padding import merge_sums
+from ...contraction.problem.functions.packing import Reordered
+from ...contraction.problem.functions.padding import merge_sums
 from ...contraction.problem.sum_of_products import SumOfProducts, is_weight
 from ...contraction.tile.config import is_plain, narrow_operand, unguarded
 from ...gpu.launch import VECTOR_BYTES, VECTOR_TYPES

@@ -9,7 +9,7 @@ from tvm import ir, tirx
 from ....core.tir.expressions import call_name
 from ....core.tir.loops import constant
 from ....program.stage import Axis, Stage
-from ...contraction.problem.padding import merge_sums
+from ...contraction.problem.functions.padding import merge_sums
 from ...index.address import conditional_loads
 
 

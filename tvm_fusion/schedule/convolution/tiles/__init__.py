@@ -1,7 +1,7 @@
 """Convolution on a CPU's tile registers (AMX): an implicit GEMM over rows of pixels.
 
     tasks in parallel, as of a dense convolution                             (``dense/kernel``)
-      shape the tiles;  copy padded lines, all channels of a pixel beside each other
+      shape the tiles;  copy padded lines, all channels of a pixel next to each other
       for tile of channels, tile of pixels:                                      (``kernel``)
         C[pixels][16 channels] = 0
         for row of the window, step of K:  C += A[pixels, k] * B[k, channels]

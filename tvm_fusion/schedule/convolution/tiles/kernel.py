@@ -20,7 +20,7 @@ from ....core.tir.loops import (
 )
 from ....program.program import Program
 from ....program.stage import Axis
-from ...contraction.problem.packing_function import packed_kernel, packing_function
+from ...contraction.problem.functions.packing import packed_kernel, packing_function
 from ...cpu.tile_block import WORD_BYTES, TileBlock
 from ...index.index_ranges import Ranges
 from ...instructions.tiles import (

@@ -118,7 +118,7 @@ def _is_exact(run: int, group: int) -> bool:
 
 
 def _columns(problem: ConvProblem) -> Axis | None:
-    """Return the columns of the window if they are beside each other in a line."""
+    """Return the columns of the window if they are next to each other in a line."""
     for axis in problem.window:
         for atoms in problem.image.sums.values():
             if problem.x.var in atoms and atoms.get(axis.var) == 1:

@@ -32,7 +32,7 @@ from ....core.tir.loops import (
 )
 from ....program.program import Program
 from ....program.stage import Axis
-from ...contraction.problem.packing_function import packed_kernel
+from ...contraction.problem.functions.packing import packed_kernel
 from ...cpu.register_tile import accumulate, clear, in_vectors
 from ...index.index_ranges import Ranges
 from ..problem.problem import ConvProblem

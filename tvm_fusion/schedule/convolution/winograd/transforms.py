@@ -15,7 +15,7 @@ from tvm import ir, tirx
 from ...._tvm.ir.buffer import declare
 from ....core.tir.loops import ceildiv, constant, coordinates, index, substitute
 from ....program.stage import Axis
-from ...contraction.problem.packing_function import packing_function
+from ...contraction.problem.functions.packing import packing_function
 from ..dense.weight import KernelWeight
 from ..problem.problem import ConvProblem
 

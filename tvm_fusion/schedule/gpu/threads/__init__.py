@@ -1,6 +1,5 @@
 """What threads do together.
 
 ``warp``, ``block_reduce``        reductions over a warp and a block
-``exponential``                   softmax's exponential
 ``lane_moves``, ``anchored_sums`` AMD: reductions without shuffles; sums kept in their loops
 """

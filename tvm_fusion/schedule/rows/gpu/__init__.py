@@ -12,7 +12,7 @@
     the PrimFunc, integers of 64 bits; loops and reductions; buffers, positions
 ``vectorize``, ``vector_loop``, ``row_vectors``, ``contiguity``
     widths of loads and stores
-``unaligned``, ``unaligned_loop``
+``unaligned``
     rows that are not aligned: masked ends
 ``storage``, ``register_budget``
     where a row is kept from pass to pass

@@ -52,7 +52,7 @@ MAX_REREAD_ELEMENTS = 128  # of a thread: the loops over them are unrolled
 FEW_WAVES = 1024, 5 * 1024
 MOST_ALIGNED = 12 * 1024
 MAX_ONE_PASS = 10000  # elements
-WORKING_REGISTERS = 44  # 32-bit ones of a thread, beside its rows
+WORKING_REGISTERS = 44  # 32-bit ones of a thread, besides its rows
 # Of a thread with few elements, and for each of the row that it computes with; others have one.
 FEW_REGISTERS, ELEMENT_REGISTERS = 20, 3
 

@@ -29,7 +29,7 @@ from .vectorize import shares_vectors, streams_of, vectorize
 
 MAX_LANES = 8  # of a vector
 LEAST_GROUPS = 4  # of a block, which pay for what it does before the first
-WORKING_REGISTERS = 36  # 32-bit ones of a thread, beside its rows and what they share
+WORKING_REGISTERS = 36  # 32-bit ones of a thread, besides its rows and what they share
 
 
 def group_stride(groups: ir.Expr, config: RowConfig) -> int | None:

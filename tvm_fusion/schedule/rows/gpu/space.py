@@ -21,7 +21,7 @@ from .vectorize import vectorize
 
 VECTORS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)  # of a row that a thread computes
 ROWS = (1, 2, 4, 8)  # of a block
-WORKING_REGISTERS = (28, 36, 44)  # beside those that hold the row
+WORKING_REGISTERS = (28, 36, 44)  # besides those that hold the row
 FLAGS = (False, True)
 KERNELS = Kernels(
     {

@@ -7,5 +7,6 @@
 ``floats``          numbers unpacked in vectors, times float32
 ``bytes``           dot products with rows that are rounded to int8 in blocks
 ``tiles``, ``tile_operands``   both on tile registers: what they multiply, what they load
+``rounded``         many rows on tile registers, both operands rounded to bfloat16
 ``choice``          which of these, and what it is said to cost
 """

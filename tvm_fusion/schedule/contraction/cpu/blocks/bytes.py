@@ -13,7 +13,7 @@ from .....core.tir.loops import block, constant, index, local, loop, sequence, s
 from ....instructions.cpu import dot_of, multiply
 from ...problem.block_quantized import BlockQuantized
 from ...problem.gemm_view import GemmView
-from ..operand_a import RowBlock
+from ..operands.a import RowBlock
 from .product import BlockAccumulators, BlockProduct, BlockRows, lanes_of
 from .weights import LOW_HALVES
 

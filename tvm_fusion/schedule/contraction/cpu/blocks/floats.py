@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from .....core.tir.expressions import load
 from .....core.tir.loops import loop, sequence
 from ...problem.gemm_view import GemmView
-from .product import BlockAccumulators, BlockProduct, BlockRows, lanes_of
+from .product import BlockAccumulators, BlockProduct, BlockRows
 
 _WORD = 32  # bits
 
@@ -36,7 +36,7 @@ class FloatBlocks(BlockProduct):
                 stmts.append(tirx.Bind(packed, weights.word(panel, number, word, v)))
                 for term in range(terms):
                     numbers = tirx.Var("numbers", f"float32x{self.lanes}")
-                    stmts.append(tirx.Bind(numbers, self._unpacked(packed, term, tile, number, v)))
+                    stmts.append(tirx.Bind(numbers, weights.number(packed, term, panel, number, v)))
                     k = first + word * terms + term
                     stmts.append(tile.each_row(partial(add, k, numbers, v)))
             return sequence(stmts)
@@ -53,19 +53,3 @@ class FloatBlocks(BlockProduct):
         finish = tile.finish_part(number, scaled)
         ahead = weights.ask_ahead(panel, number, tile.vectors())
         return sequence([*ahead, clear, loop("word", weights.words, step), finish])
-
-    def _unpacked(
-        self, packed: ir.Var, term: int, tile: BlockAccumulators, number: ir.Expr, v: tirx.Ramp
-    ) -> ir.Expr:
-        """Unpack the numbers of one term, less their zero points."""
-        lanes, bits, zero = self.lanes, self.weights.bits, tile.weights.constant_zero
-        shift = tile.weights.shift_of(term)
-        moved = tirx.shift_right(packed, lanes_of(shift, lanes)) if shift else packed
-        if lanes == 16 and bits == 4 and zero is not None:
-            # A permutation reads the four lowest bits of each lane: a table of all 16 numbers.
-            values = [tirx.const(n - zero, "float32") for n in range(16)]
-            table = tirx.Shuffle(values, [tirx.const(n, "int32") for n in range(16)])
-            name = "llvm.x86.avx512.permvar.sf.512"
-            return tirx.call_llvm_pure_intrin("float32x16", name, table, moved)
-        moved = tirx.bitwise_and(moved, lanes_of((1 << bits) - 1, lanes))
-        return tirx.Cast(f"float32x{lanes}", moved) - tile.weights.zero(tile.place.panel, number, v)

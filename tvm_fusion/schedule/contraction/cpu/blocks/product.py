@@ -37,8 +37,8 @@ from ....cpu.register_tile import VectorUnit
 from ...problem.block_quantized import BlockQuantized, block_quantized
 from ...problem.gemm_view import GemmView
 from ..accumulators import TilePlace, VectorAccumulators
-from ..operand_a import DirectA, OperandA, RowBlock
-from ..operand_b import OperandB
+from ..operands.a import DirectA, OperandA, RowBlock
+from ..operands.b import OperandB
 from .weights import BlockWeights
 
 SPARE = 8  # registers for numbers, their masks and scales

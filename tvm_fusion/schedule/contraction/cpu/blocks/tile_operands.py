@@ -23,10 +23,10 @@ from ....instructions.tiles import (
 )
 from ....math.vector_math import vector_math
 from ...problem.block_quantized import BlockQuantized
+from ...problem.functions.packing import Reordered
 from ...problem.gemm_view import GemmView
-from ...problem.packing_function import Reordered
-from ..operand_a import RowBlock
-from ..operand_b import OperandB, Panel
+from ..operands.a import RowBlock
+from ..operands.b import OperandB, Panel
 from .bytes import ByteBlocks, ByteRows
 from .product import BlockProduct, BlockRows, lanes_of
 from .weights import LOW_HALVES, BlockWeights

@@ -32,8 +32,8 @@ from ....instructions.tiles import (
 from ...problem.block_quantized import BlockQuantized
 from ...problem.gemm_view import GemmView
 from ..accumulators import TilePlace, VectorAccumulators
-from ..operand_a import OperandA
-from ..operand_b import OperandB
+from ..operands.a import OperandA
+from ..operands.b import OperandB
 from .bytes import ByteBlocks
 from .product import BlockProduct, BlockRows, bound
 from .tile_operands import (

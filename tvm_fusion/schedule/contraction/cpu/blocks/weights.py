@@ -21,10 +21,10 @@ from .....core.tir.expressions import load, loads
 from .....core.tir.loops import ceildiv, constant, index, prefetch, substitute
 from .....program.stage import Axis
 from ...problem.block_quantized import BlockQuantized, Factor
+from ...problem.functions.packing import Reordered
 from ...problem.gemm_view import GemmView
-from ...problem.packing_function import Reordered
 from ...problem.sum_of_products import SumOfProducts
-from ..operand_b import OperandB, Panel
+from ..operands.b import OperandB, Panel
 
 _WORD, _GROUP, _BYTE = 32, 4, 8  # bits of a word, its bytes, and their bits
 LOW_HALVES = 0x0F0F0F0F
@@ -136,6 +136,22 @@ class BlockWeights(OperandB):
         """Read words of numbers, one for each lane."""
         return load(self._numbers.buffer, [*self._place(panel, block), number, lane])
 
+    def number(
+        self, packed: ir.Var, term: int, panel: Panel, block: ir.Expr, lanes: tirx.Ramp
+    ) -> ir.Expr:
+        """Unpack the numbers of one term of a word, less their zero points, in float32."""
+        count, bits, zero = lanes.lanes, self.weights.bits, self.constant_zero
+        shift = self.shift_of(term)
+        moved = tirx.shift_right(packed, _all(shift, count)) if shift else packed
+        if count == 16 and bits == 4 and zero is not None:
+            # A permutation reads the four lowest bits of each lane: a table of all 16 numbers.
+            values = [tirx.const(n - zero, "float32") for n in range(16)]
+            table = tirx.Shuffle(values, [tirx.const(n, "int32") for n in range(16)])
+            name = "llvm.x86.avx512.permvar.sf.512"
+            return tirx.call_llvm_pure_intrin("float32x16", name, table, moved)
+        moved = tirx.bitwise_and(moved, _all((1 << bits) - 1, count))
+        return tirx.Cast(f"float32x{count}", moved) - self.zero(panel, block, lanes)
+
     def ask_ahead(
         self, panel: Panel, block: ir.Expr, vectors: Sequence[tirx.Ramp]
     ) -> list[tirx.Stmt]:
@@ -198,6 +214,10 @@ class BlockWeights(OperandB):
     def at(self, panel: Panel, reduced: Sequence[ir.Expr], lane: ir.Expr) -> ir.Expr:
         """Read the first word of a block."""
         return self.word(panel, reduced[-1], index(0), lane)
+
+
+def _all(value: int, lanes: int) -> ir.Expr:
+    return tirx.Broadcast(tirx.const(value, "int32"), lanes)
 
 
 def is_packable(contraction: SumOfProducts, view: GemmView, constants: Collection[ir.Var]) -> bool:
