@@ -114,8 +114,9 @@ assert product.bytes >= 4 * (64 * 256 + 256 * HIDDEN + 64 * HIDDEN)
 # ## Against the planner's price
 #
 # The planner chose these groups by a price for each. Where it comes from is told: `measured` from a
-# tuner's record, `fitted` to kernels of this kind of device, or the `roofline`, which ranks
-# alternatives and predicts no times. `tvm-fusion explain` has the same figures.
+# tuner's record, `fitted` to kernels of this kind of device, `counted` from machine code (AMD), or
+# the `roofline`, which ranks alternatives and predicts no times. `tvm-fusion explain` has the same
+# figures.
 
 # %%
 for row in profile.rows:

@@ -4,6 +4,7 @@
                  kind, LDS, bytes, waits (``tests/emulator/amd``); registers of the code object
     model.py     from these counts and the data sheet's rates to microseconds
     sample.py    the groups of models of the zoo, with the features that claims tell
+    loops.py      inner loops of GEMM and attention
     record.py, table.py     what was counted; the page
 
 ``python -m benchmarks.amd_clocks`` counts and renders.

@@ -24,11 +24,15 @@ def main() -> int:
     parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL", help="of the zoo")
     parser.add_argument("--arch", choices=ARCHS, help="one of them alone")
     parser.add_argument("--render", action="store_true", help="write the page again, no more")
+    parser.add_argument("--loops", action="store_true", help="inner loops, no models")
     options = parser.parse_args()
     data = load()
     if not options.render:
         for arch in [options.arch] if options.arch else ARCHS:
-            _count(data, arch, options.models)
+            if options.loops:
+                _loops(data, arch)
+            else:
+                _count(data, arch, options.models)
     (HERE / "README.md").write_text(render(data))
     return 0
 
@@ -42,13 +46,20 @@ def _count(data: dict[str, Any], arch: str, models: tuple[str, ...]) -> None:
         "method": METHOD,
         "date": date.today().isoformat(),
     }
-    rows = [row for row in one.get("rows", []) if row["model"] not in models]
-    known: set[str] = set()
+    known: set[Any] = set()
     for model in models:
+        rows = [row for row in one.get("rows", []) if row["model"] != model]
         for row in samples(model, arch, known):
             print(arch, row, file=sys.stderr, flush=True)
             rows.append(row)
-    one["rows"] = rows
+        one["rows"] = rows
+        store(data)
+
+
+def _loops(data: dict[str, Any], arch: str) -> None:
+    from .loops import rows
+
+    data[arch]["loops"] = list(rows(arch))
     store(data)
 
 

@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.target import Target
 
-from tests.emulator.amd import Span, run, whole
+from tests.emulator.amd import Launch, Span, run, whole
 from tvm_fusion.core.contract.template import Emission, Kernel
 from tvm_fusion.deploy.build.amd_registers import assemblies
 from tvm_fusion.deploy.toolchain.rocm_code import KernelCode, kernels
@@ -51,12 +51,33 @@ def counts_of(emission: Emission, target: Target) -> Iterator[Counts]:
 
     Operands are drawn; indices are 0.
     """
+    arch = str(target.attrs["mcpu"])
+    for launch, blocks, chosen, code, size in launches_of(emission, target):
+        yield Counts(blocks, launch.waves // chosen, code, whole(launch, arch), size)
+
+
+def launches_of(
+    emission: Emission, target: Target
+) -> Iterator[tuple[Launch, int, int, KernelCode, int]]:
+    """Run some blocks of each kernel as :func:`counts_of` does.
+
+    Yields
+    ------
+    Launch
+        What the interpreter counted.
+    int
+        Blocks of the launch.
+    int
+        Of these, how many ran.
+    KernelCode
+        Registers, LDS, scratch memory.
+    int
+        Bytes of operands and results.
+    """
     named = [_with_names(kernel) for kernel in emission.kernels]
     made = Emission(tuple(named), emission.workspaces)
-    texts = list(assemblies(made, target))
-    arch = str(target.attrs["mcpu"])
     rng = np.random.default_rng(0)
-    for text in texts:
+    for text in assemblies(made, target):
         for code in kernels(text):
             number = int(re.match(r"kernel(\d+)", code.name)[1])  # type: ignore[index]
             func = named[number].func
@@ -67,9 +88,7 @@ def counts_of(emission: Emission, target: Target) -> Iterator[Counts]:
             given = {f"argument{i}": array for i, array in enumerate(arrays)}
             arguments = [given[name] for name in _order(text, code.name)]
             launch = run(text, code.name, grid, block, arguments, clocks=True, blocks=chosen)
-            size = sum(array.nbytes for array in arrays)
-            waves = launch.waves // len(chosen)
-            yield Counts(count, waves, code, whole(launch, arch), size)
+            yield launch, count, len(chosen), code, sum(array.nbytes for array in arrays)
 
 
 def _order(assembly: str, name: str) -> list[str]:

@@ -31,7 +31,7 @@ from .count import Counts
 
 # By lanes of a wave, of a compute unit: SIMDs; of a SIMD: the most waves, registers of a lane, and
 # how many of them are given at a time (LLVM's guide to AMDGPU: CDNA2 and 3; RDNA3 of 1,536).
-_SIMDS, _WAVES = {64: 4, 32: 2}, {64: 8, 32: 16}
+SIMDS, _WAVES = {64: 4, 32: 2}, {64: 8, 32: 16}
 _FILE, _GRANULE = {64: 512, 32: 1536}, {64: 8, 32: 24}
 _L1_BYTES = 64  # a clock of a compute unit
 LAUNCH_US = 2.0
@@ -74,7 +74,7 @@ def price(counts: Counts, device: Device, memory_us: float) -> Price:
     """
     lanes, units = device.warp_size or 64, device.sm_count or 1
     at_once = resident(counts, device)
-    waves = at_once * counts.waves / _SIMDS[lanes]
+    waves = at_once * counts.waves / SIMDS[lanes]
     rounds = -(-counts.blocks // (units * at_once))
     terms = _round(counts, lanes, at_once, max(1.0, waves))
     bound = max(terms, key=lambda name: terms[name])
@@ -102,7 +102,7 @@ def resident(counts: Counts, device: Device) -> int:
     lanes, code = device.warp_size or 64, counts.code
     granule = _GRANULE[lanes]
     registers = -(-max(code.registers, 1) // granule) * granule
-    waves = min(_WAVES[lanes], _FILE[lanes] // registers) * _SIMDS[lanes]
+    waves = min(_WAVES[lanes], _FILE[lanes] // registers) * SIMDS[lanes]
     blocks = max(1, waves // counts.waves)
     if code.shared_bytes:
         blocks = min(blocks, (device.shared_memory_per_sm or 0) // code.shared_bytes)

@@ -1,11 +1,11 @@
 """The page of results: one row a kind of kernel."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.markdown import table
 
-from .case import DTYPES
+from .case import DTYPES, FORMS
 from .run import ARCHS
 
 _HEAD = """# AMD kernels in an interpreter
@@ -32,16 +32,17 @@ def render(record: Mapping[str, Any]) -> str:
     ran = {run["arch"] for run in record["runs"]}
     columns = [(arch, dtype) for arch in ARCHS if arch in ran for dtype in DTYPES]
     rows = [
-        [name, *(" / ".join(map(_cell, found.get((name, *column), ()))) for column in columns)]
-        for name in names
+        [name, *(_cells(found.get((name, *column), ())) for column in columns)] for name in names
     ]
     right = sum(r.get("right", False) for r in record["runs"])
     slow = [r for r in record["runs"] if r.get("out_of_registers")]
     lost = [r for r in record["runs"] if "failed" in r]
     lines = [_HEAD, *table(["kind", *(f"{a} {d}" for a, d in columns)], rows), ""]
     lines.append(f"{right} of {len(record['runs'])} are right.")
-    if missing := [arch for arch in ARCHS if arch not in ran]:
-        lines.append(f"Not run by this command: {', '.join(missing)} (`--arch`).")
+    every = {(run["arch"], run["form"]) for run in record["runs"]}
+    wanted = [(arch, form) for arch in ARCHS for form in FORMS]
+    if missing := [f"{arch} {form}" for arch, form in wanted if (arch, form) not in every]:
+        lines.append(f"Not run by this command: {', '.join(missing)} (`--arch`, `--form`).")
     for title, some, told in (
         ("Out of registers, therefore slow:", slow, "out_of_registers"),
         ("Failed:", lost, "failed"),
@@ -49,6 +50,12 @@ def render(record: Mapping[str, Any]) -> str:
         if some:
             lines += ["", title, "", *(_told(run, told) for run in some)]
     return "\n".join(lines) + "\n"
+
+
+def _cells(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Write those of one column, static sizes first."""
+    text = " / ".join(map(_cell, runs))
+    return f"/ {text}" if text and runs[0]["form"] == "symbolic" else text
 
 
 def _cell(run: Mapping[str, Any]) -> str:

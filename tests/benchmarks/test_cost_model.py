@@ -78,7 +78,7 @@ def test_unknown_templates_have_the_coefficients_of_all():
 
 
 def test_what_ships_is_of_the_samples():
-    data = command.load()
+    data = command.load() | command.counted()
     counts = [len(device["rows"]) for device in data.values()]
     assert [one.provenance["kernels"] for one in fitted.fits().values()] == counts
     templates = {row["template"] for device in data.values() for row in device["rows"]}

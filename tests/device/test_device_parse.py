@@ -170,6 +170,8 @@ def no_gpu(monkeypatch):
         ("cuda:sm_50", ["'sm_50'", "sm_75"]),
         ("rocm:gfx943", ["'gfx943'", "did you mean gfx942"]),
         ("rocm:gfx1030", ["refused", "no figures", "gfx1100"]),
+        ("rocm:gfx950", ["refused", "LLVM 19", "no kernel was verified"]),
+        ("rocm:gfx1200", ["refused", "barriers"]),
         ("rocm:gfx1201", ["refused", "barriers"]),
         ("rocm:gfx942,gfx1030", ["'gfx1030'", "refused"]),
         ("rocm:sm_80", ["unknown rocm architecture 'sm_80'"]),

@@ -37,6 +37,7 @@ def test_what_ships_is_sound():
     found = fitted.fits()
     assert ("llvm", "znver5", "AMD EPYC") in found
     assert ("cuda", "sm_90a", "") in found
+    assert {arch for kind, arch, _ in found if kind == "rocm"} == {"gfx90a", "gfx942", "gfx1100"}
     for one in found.values():
         assert set(one.provenance) >= {"date", "method", "kernels", "median_error"}
         for row in one.coefficients.values():
@@ -47,7 +48,9 @@ def test_what_ships_is_sound():
 def test_errors_of_what_ships_are_small():
     for one in fitted.fits().values():
         assert one.provenance["median_error"] <= 0.25
-        assert one.provenance["rank_correlation"] >= 0.9
+        # Of those that were counted many take little more than a launch, and have no order.
+        least = 0.9 if one.source == "fitted" else 0.75
+        assert one.provenance["rank_correlation"] >= least
 
 
 def test_features_take_work_apart():
@@ -107,6 +110,15 @@ def test_plans_for_measured_gpus_are_ordered_by_the_fitted_model(fit):
     assert cost.estimate(stored) == pytest.approx(plain.us + 40.0)
     computed = replace(claim, work=KernelWork(operand_operations=1e6))
     assert cost.estimate(computed) == pytest.approx(plain.us + 5.0)
+
+
+def test_counted_coefficients_say_so(fit, monkeypatch):
+    counted = replace(fit, provenance={"counted": True})
+    monkeypatch.setattr(fitted, "fits", lambda: {("rocm", "gfx9", ""): counted})
+    device = replace(GPU, kind="rocm", arch="gfx9")
+    estimate = CostModel(device).cost(elementwise(MIB))
+    assert (estimate.source, estimate.origin) == ("counted", "counted, no device")
+    assert estimate.us == CostModel(device).estimate(elementwise(MIB))
 
 
 def test_products_that_compute_operands_and_those_on_cuda_cores_were_not_measured(fit):

@@ -68,3 +68,12 @@ def test_the_text_names_the_source(found):
     console = Console(width=200, file=io.StringIO())
     show(found, console)
     assert "price fitted: tiles of the product" in console.file.getvalue()
+
+
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx1100"])
+def test_prices_for_amd_are_counted_without_a_device(arch):
+    found = tvm_fusion.explain(model("float16"), target=f"rocm:{arch}", stock=False)
+    assert {group.source for group in found.groups} == {"counted"}
+    (plan,) = plan_model(model("float16"), f"rocm:{arch}").plans.values()
+    priced = [d.sentence for d in plan.decisions if " us fused, " in d.sentence]
+    assert any("(counted, no device)" in sentence for sentence in priced)

@@ -337,6 +337,7 @@ def known_archs(kind: str) -> list[str]:
 #: Architectures that exist, compile, and are refused: why.
 REFUSED: Mapping[str, str] = {
     "gfx10": "this package has no figures for it and has verified no kernel on it",
+    "gfx95": "no kernel was verified on it: LLVM 19, which reads code back here, does not know it",
     "gfx12": "TVM's code for it passes barriers without waiting for writes to shared memory, "
     "so results would race",
 }

@@ -4,6 +4,8 @@ What was measured decides in :mod:`.profile`: whole alternatives against each ot
 kernel against a model's figure. Otherwise a model orders alternatives, all of them by the same one:
 
     fitted     GPUs whose kernels were measured (:mod:`.fitted`): coefficients of an architecture
+    counted    the same for AMD GPUs, of which no device was there: fitted to what a model says of
+               the clocks of their machine code
     roofline   all others
 
 Williams, Waterman and Patterson ("Roofline", CACM 2009) bound a kernel by its traffic over the
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from ..ecg.graph import Operator
 
 GB, TERA, MIB = 1e9, 1e12, 1 << 20
+NO_DEVICE = "no device"  # the record of figures that nothing measured
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Estimate:
     """Microseconds of all launches of a claim, and where the figure comes from."""
 
     us: float
-    source: Literal["measured", "fitted", "roofline"]
+    source: Literal["measured", "fitted", "counted", "roofline"]
     record: str = ""
 
     @property
@@ -116,7 +119,7 @@ class CostModel:
         us = self._fitted_us(claim)  # fitted to one thread, shared among several
         wake = self._rates.wake_us * claim.launches
         units = min(self.units, max(claim.parallelism, 1))
-        return Estimate(min(us, us / units + wake) if units > 1 else us, "fitted")
+        return self._of_fit(min(us, us / units + wake) if units > 1 else us)
 
     def estimate(self, claim: Claim) -> float:
         """Tell what the model says that choices are made by."""
@@ -143,7 +146,7 @@ class CostModel:
         ways = [tuple(claims) for claims in alternatives]
         if self.orders_by_fit(claim for claims in ways for claim in claims):
             totals = [sum(map(self._fitted_us, claims)) for claims in ways]
-            return tuple(Estimate(us, "fitted") for us in totals)
+            return tuple(self._of_fit(us) for us in totals)
         return tuple(Estimate(self.roofline(claims), "roofline") for claims in ways)
 
     def roofline(self, claims: Iterable[Claim]) -> float:
@@ -169,6 +172,11 @@ class CostModel:
                 found[name] = found.get(name, 0.0) + us
         name = max(found, key=lambda one: found[one])
         return f"{name}, {found[name]:.1f} of {sum(found.values()):.1f} us"
+
+    def _of_fit(self, us: float) -> Estimate:
+        assert self._fit is not None
+        is_counted = self._fit.source == "counted"
+        return Estimate(us, self._fit.source, NO_DEVICE if is_counted else "")
 
     def _fitted(self, claim: Claim) -> dict[str, float]:
         assert self._fit is not None

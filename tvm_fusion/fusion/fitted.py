@@ -1,9 +1,10 @@
-"""Coefficients of the cost model, fitted to measured kernels of several devices.
+"""Coefficients of the cost model, fitted to kernels of several devices, most of them measured.
 
 ``coefficients.json`` has, for each device, the microseconds of each feature by template (under the
 empty name: of all templates together), what they were fitted to, and how far they are off. Claims
-whose kernels have a model of their own, in clocks, have coefficients of their own.
-``python -m benchmarks.cost_model`` makes it.
+whose kernels have a model of their own, in clocks, have coefficients of their own. For AMD GPUs no
+device was there: times are those of a model of their machine code, counted in an interpreter
+(``benchmarks/amd_clocks``). ``python -m benchmarks.cost_model`` makes the file.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..device import Device
 from .features import NAMES, features_of, is_contraction
@@ -46,17 +47,26 @@ class Fit:
     products: frozenset[str]
     provenance: Mapping[str, Any]  # device, date, what was measured, errors
 
+    @property
+    def source(self) -> Literal["fitted", "counted"]:
+        """Whether kernels were measured, or counted in an interpreter of their machine code."""
+        return "counted" if self.provenance.get("counted") else "fitted"
+
     def covers(self, claim: Claim) -> bool:
-        """Whether kernels of a claim's types were measured.
+        """Whether kernels of a claim's types were measured, or counted.
 
         Kernels with a model of their own know at which rate their products run. Products that
         compute an operand, rather than choose its elements, were not measured: EfficientNet with 12
         whose operand is scaled took 218 us on an H200, 231 with kernels before them, which the
-        coefficients prefer.
+        coefficients prefer. Of AMD's some were counted.
         """
         group, work = claim.group, claim.work
         computes = work.operand_operations > 0 and work.operand_operations >= work.element_loads
-        if claim.template.name == "contraction" and computes:
+        if computes and self.source == "counted":
+            is_known = self._of_kind(claim)[NAMES.index("operand_operations")] > 0
+        else:
+            is_known = claim.template.name != "contraction"
+        if computes and not is_known:
             return False
         if claim.matrix_dtype and claim.matrix_dtype not in self.products and not work.clocks:
             return False
@@ -83,13 +93,16 @@ class Fit:
 
     def terms(self, claim: Claim, cache_bytes: int, units: int = 1) -> dict[str, float]:
         """Tell what a claim's kernels take, in microseconds by :data:`TERMS`."""
-        kind = kind_of(claim.template.name, claim.work.clocks)
-        own = self.coefficients.get(kind, self.coefficients[""])
+        own = self._of_kind(claim)
         row = features_of(claim, cache_bytes, units).row
         found: dict[str, float] = {}
         for name, coefficient, feature in zip(NAMES, own, row, strict=True):
             found[TERMS[name]] = found.get(TERMS[name], 0.0) + coefficient * feature
         return found
+
+    def _of_kind(self, claim: Claim) -> Sequence[float]:
+        kind = kind_of(claim.template.name, claim.work.clocks)
+        return self.coefficients.get(kind, self.coefficients[""])
 
 
 def kind_of(template: str, clocks: float) -> str:
@@ -115,7 +128,7 @@ def fits() -> Mapping[tuple[str, str, str], Fit]:
 
 
 def fit_of(device: Device) -> Fit | None:
-    """Return the coefficients of a device; ``None`` where it was not measured.
+    """Return the coefficients of a device; ``None`` where there are none.
 
     Of GPUs those of any board of the architecture will do: provenance names the board.
     """

@@ -3,9 +3,9 @@
 The overview is in the README beside.
 """
 
-from .clocks import Span, loops, whole
+from .clocks import Span, loops, products, whole
 from .machine import Launch, Mistake
 from .run import load, run
 from .text import Unsupported
 
-__all__ = ["Launch", "Mistake", "Span", "Unsupported", "load", "loops", "run", "whole"]
+__all__ = ["Launch", "Mistake", "Span", "Unsupported", "load", "loops", "products", "run", "whole"]

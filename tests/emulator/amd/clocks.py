@@ -158,6 +158,13 @@ def whole(launch: Launch, arch: str) -> Span:
     return _span(launch, arch, 0, len(launch.steps) - 1, float(launch.waves))
 
 
+def products(launch: Launch, arch: str) -> Span:
+    """Return the part from the first matrix instruction to the last, as :func:`loops` does."""
+    at = [i for i, step in enumerate(launch.steps) if kind_of(step.inst) == "matrix"]
+    ran = [i for i in at if launch.counts[i]] or [0]
+    return _span(launch, arch, ran[0], ran[-1], float(launch.counts[ran[-1]]))
+
+
 def _span(launch: Launch, arch: str, first: int, last: int, turns: float) -> Span:
     clocks, instructions = dict.fromkeys(KINDS, 0.0), dict.fromkeys(KINDS, 0.0)
     lds, moved, narrow, now = np.zeros(2), 0.0, 0.0, 0.0

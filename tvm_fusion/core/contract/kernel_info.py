@@ -34,7 +34,8 @@ class KernelInfo:
     # Expected microseconds of one call; with symbolic dimensions at
     # :data:`tvm_fusion.ecg.work.ASSUMED_DIM`.
     us: float = 0.0
-    source: str = "roofline"  # where these come from: ``measured``, ``fitted`` or ``roofline``
+    # Where these come from: ``measured``, ``fitted``, ``counted`` or ``roofline``.
+    source: str = "roofline"
     record: str = ""  # which record, where they were measured
 
 
