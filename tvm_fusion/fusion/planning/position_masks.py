@@ -84,7 +84,8 @@ def _shared_masks(graph: Graph) -> Iterator[tuple[Value, tuple[Operator, ...]]]:
         if (
             len(readers) > 1
             and not (value.leaves or value.is_parameter)
-            and not any(reader in makes for reader in readers)
+            # An opaque operator reads what its call names, not its operands.
+            and not any(reader in makes or reader.is_opaque for reader in readers)
             and _elements(value) >= LEAST_GROWTH * max(elements, 1)
         ):
             yield value, cone
