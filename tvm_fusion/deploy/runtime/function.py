@@ -148,8 +148,23 @@ class Function:
     ) -> dict[str, Any]:
         """Call it with inputs by any name; as :meth:`Executable.run`."""
         torch = torch_of(inputs.values()) if isinstance(inputs, Mapping) else None
-        if torch is None:
-            return self._run(inputs, out)
+        try:
+            if torch is None:
+                return self._run(inputs, out)
+            return self._run_torch(torch, inputs, out)
+        except (RuntimeError, ValueError) as error:
+            if not any(text in str(error) for text in _DO_NOT_FIT):
+                raise
+            raise UserError(
+                "extents that the inputs decide do not fit the model's tensors",
+                "shapes that fit into memory, to which what is expanded broadcasts, and that have "
+                "as many elements as what is reshaped",
+            ) from error
+
+    def _run_torch(
+        self, torch: Any, inputs: Mapping[str, Any], out: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """Call it with PyTorch's tensors, and return such."""
         if out is None and self._is_direct and self._outputs is not None:
             if self._tensors is None:
                 self._tensors = self._direct_inputs(torch)
@@ -196,16 +211,7 @@ class Function:
     def _result(self, given: Sequence[Any], function: str = "", into: Sequence[Any] = ()) -> Any:
         """Call the library's function with tensors in order, and return what it does."""
         callee = self._callee(function or self.name)
-        try:
-            return callee(*self._in_call_order(given), *self._weight_arguments, *into)
-        except (RuntimeError, ValueError) as error:
-            if not any(text in str(error) for text in _DO_NOT_FIT):
-                raise
-            raise UserError(
-                "extents that the inputs decide do not fit the model's tensors",
-                "shapes that fit into memory, to which what is expanded broadcasts, and that have "
-                "as many elements as what is reshaped",
-            ) from error
+        return callee(*self._in_call_order(given), *self._weight_arguments, *into)
 
     def extents(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         """Tell the extents of symbolic dimensions that inputs have; checks them as a call does."""

@@ -105,7 +105,10 @@ class _Clamped(NamedTuple):
 
     @property
     def inside(self) -> ir.Expr:
-        """What is rounded, clamped before; a quotient without a division."""
+        """What is rounded, clamped before; a quotient without a division.
+
+        Of what is no number it is what the byte 0 stands for, as if the cast had made it.
+        """
         value = self.rounding.args[-1]
         if isinstance(value, tirx.Div) and (scale := _scale(value)) is not None:
             parts = _reciprocal(scale, self.least, self.most)
@@ -113,8 +116,14 @@ class _Clamped(NamedTuple):
                 value = _quotient(value.a, value.b, scale)
             else:
                 value = _product(value.a, *parts)
-        least, most = (_filled(float(one), value) for one in (self.least, self.most))
-        return tirx.Max(tirx.Min(value, most), least)
+        least, most, zero = (
+            _filled(float(one), value) for one in (self.least, self.most, -self.zero_point)
+        )
+        x = tirx.Var("x", str(value.ty.dtype))
+        if self.least == -self.zero_point:  # a comparison with what is no number fails
+            return tirx.Let(x, value, tirx.Min(tirx.Select(x > least, x, least), most))
+        inside = tirx.Max(tirx.Min(x, most), least)
+        return tirx.Let(x, value, tirx.Select(_is_no_number(x), zero, inside))
 
 
 def _clamped(cast: ir.Expr) -> _Clamped | None:
@@ -202,6 +211,13 @@ def _product(number: ir.Expr, high: float, low: float) -> ir.Expr:
     x = tirx.Var("x", dtype)
     rest = x * _filled(low, number)
     return tirx.Let(x, number, _fma(dtype, x, _filled(high, number), rest))
+
+
+def _is_no_number(x: ir.Expr) -> ir.Expr:
+    """Test the bits: of a comparison with itself TVM's simplifier would say that it holds."""
+    bits = tirx.reinterpret(_like("int32", x), x)
+    magnitude = tirx.bitwise_and(bits, _filled(0x7FFFFFFF, bits))
+    return magnitude > _filled(0x7F800000, bits)
 
 
 def _constant(expr: ir.Expr) -> float | None:
