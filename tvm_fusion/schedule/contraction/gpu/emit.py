@@ -64,6 +64,7 @@ from .dynamic_m import dispatch_on_m
 from .space import GemmConfig
 
 RULES = (dlight.gpu.Matmul, dlight.gpu.GEMV, dlight.gpu.Reduction)
+FEW_TERMS = 64  # of a sum that one thread computes; DLight's reduction takes a block for each
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +150,10 @@ def _tiled_gpu(
         a for n, f in operands if (a := materialize_computed(contraction, n, f)) is not None
     ]
     func, result = contraction_prim_func(program, contraction, computed)
+    terms = constant(product([axis.extent for axis in contraction.stage.reduce]))
     for kind in RULES:
+        if kind is dlight.gpu.Reduction and terms is not None and terms < FEW_TERMS:
+            continue
         one = rule(kind())
         complaint: str | None
         try:
