@@ -84,12 +84,13 @@ def _items(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    return json.dumps(_rounded(value), separators=(",", ":"))
+    return json.dumps(rounded(value), separators=(",", ":"))
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """Round numbers to the digits that a record keeps."""
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}")
     if isinstance(value, Mapping):
-        return {k: _rounded(v) for k, v in value.items()}
-    return [_rounded(v) for v in value] if isinstance(value, list | tuple) else value
+        return {k: rounded(v) for k, v in value.items()}
+    return [rounded(v) for v in value] if isinstance(value, list | tuple) else value

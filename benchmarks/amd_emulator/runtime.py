@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -159,10 +160,19 @@ def _trampolines(names: Mapping[str, str], compiler: str) -> Any:
     text = "#include <tvm/ffi/c_api.h>\n" + "".join(
         _TRAMPOLINE.format(key=key, name=name, length=len(name)) for key, name in names.items()
     )
-    with tempfile.TemporaryDirectory() as folder:  # the library stays, as it is loaded
-        source, library = f"{folder}/kernels.c", f"{folder}/kernels.so"
-        Path(source).write_text(text)
-        includes = [f"-I{path}" for path in libinfo.include_paths()]
-        command = [compiler, "-shared", "-fPIC", *includes, source, "-o", library]
-        subprocess.run(command, check=True)
-        return tvm_ffi.load_module(library)
+    folder = tempfile.mkdtemp(dir=_libraries().name)
+    source, library = f"{folder}/kernels.c", f"{folder}/kernels.so"
+    Path(source).write_text(text)
+    includes = [f"-I{path}" for path in libinfo.include_paths()]
+    command = [compiler, "-shared", "-fPIC", *includes, "-x", "c", source, "-o", library]
+    subprocess.run(command, check=True)
+    return tvm_ffi.load_module(library)
+
+
+@cache
+def _libraries() -> tempfile.TemporaryDirectory[str]:
+    """Make the folder of libraries, which goes with this process.
+
+    The loader tells libraries apart by inodes, which a file system gives anew to the next file.
+    """
+    return tempfile.TemporaryDirectory()

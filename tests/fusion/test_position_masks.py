@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 from group_kernels import tensor
-from toy_templates import graph_of
+from toy_templates import SPEC, Anchored, graph_of
 from tvm import relax
 
 from tvm_fusion.device import parse
+from tvm_fusion.fusion.claims import ClaimBook
+from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.fusion.planning.partition import Block, Partition
 from tvm_fusion.fusion.planning.position_masks import PositionMasks
 
@@ -67,8 +69,11 @@ def test_readers_that_leave_theirs_outside_share_one_again():
     mask = next(o for o in graph.operators if o.title == "where")
     made, (reader,) = [*graph.predecessors(mask), mask], graph.successors(mask)
     partition.replace(Block((*made, reader), reader.type))
-    masks.share_again(partition)
+    masks.share_again(partition, ClaimBook((Anchored(9),), SPEC.device, CostModel(SPEC.device)))
     assert counts(graph) == (2, 2)
     consumers = [len(o.results[0].consumers) for o in graph.operators if o.title == "where"]
     assert sorted(consumers) == [1, 3]
     assert set(partition.block_of) == set(graph.operators)
+    (shared,) = (o for o in graph.operators if len(o.results[0].consumers) == 3)
+    for reader in shared.results[0].consumers[1:]:  # their claims are of what they read now
+        assert shared.results[0] in partition.block_of[reader].claim.group.inputs

@@ -19,6 +19,7 @@ from tvm_fusion import transform
 from tvm_fusion.core.contract.template import TEMPLATE
 from tvm_fusion.core.contract.templates import registered
 from tvm_fusion.core.decisions import recording
+from tvm_fusion.core.tir.loops import constant
 from tvm_fusion.device import parse
 from tvm_fusion.report.explain.result import Explanation
 from tvm_fusion.report.explain.run import explain
@@ -46,7 +47,7 @@ def blocked(mod):
     """
     types = [b.var.ty for block in mod["main"].body.blocks for b in block.bindings]
     shapes = [list(t.shape.values) for t in types if isinstance(t, relax.TensorType)]
-    images = [[int(extent) for extent in s] for s in shapes if len(s) >= 4]
+    images = [[constant(extent) or 0 for extent in s] for s in shapes if len(s) >= 4]
     return [len(s) == 5 or s[-1] > WIDTH or s[2:] == [1, 1] for s in images]
 
 

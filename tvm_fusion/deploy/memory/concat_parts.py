@@ -22,7 +22,7 @@ from tvm.target import Target
 
 from ..._tvm.ir.buffer import declare
 from ...core.contract.kernel_info import rename
-from ...core.tir.loops import find
+from ...core.tir.loops import constant, find
 from ...core.untouched import is_rewritable
 from ...schedule.elementwise.concat import CONCAT
 from .slice_patterns import mentioned
@@ -124,7 +124,7 @@ class _Stored:
         if not _is_kernel(call):
             return None
         attrs = self._mod[call.args[0]].attrs
-        if CONCAT not in attrs:
+        if CONCAT not in attrs or any(constant(d) is None for d in binding.var.ty.shape.values):
             return None
         axis, *begins = map(int, attrs[CONCAT])
         found = [self._part(*one) for one in zip(call.args[1].fields, begins, strict=True)]

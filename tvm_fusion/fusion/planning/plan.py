@@ -87,7 +87,7 @@ class _Planner:
         """Take the proposals of templates that save most, as blocks to begin with."""
         for block in accepted_proposals(self._graph, templates, self._partition, self._merger):
             self._partition.replace(block)
-        self._masks.share_again(self._partition)
+        self._masks.share_again(self._partition, self._book)
 
     # Seeds ---------------------------------------------------------------------------------------
 

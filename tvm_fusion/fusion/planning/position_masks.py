@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
+from ...core.contract.template import Claim
 from ...device import Device
 from ...ecg.graph import Graph, Operator, Value
 from ...ecg.mapping_types.table import MappingType
 from ...ecg.work import at, is_cheap
+from ...program.group import Group
+from ..claims import ClaimBook
 from .partition import Partition
 
 MAX_COPIED = 24  # operators
@@ -44,8 +48,11 @@ class PositionMasks:
                 if not any(result.consumers or result.leaves for result in op.results):
                     graph.remove(op)
 
-    def share_again(self, partition: Partition) -> None:
-        """Leave one mask for all readers whose kernel has not taken in its copy."""
+    def share_again(self, partition: Partition, book: ClaimBook) -> None:
+        """Leave one mask for all readers whose kernel has not taken in its copy.
+
+        Their blocks are claimed anew, since a claim knows the values that its group reads.
+        """
         block_of = partition.block_of
         for mask in self._masks:
             left = [
@@ -54,8 +61,14 @@ class PositionMasks:
                 if all(len(block_of[op].members) == 1 for op in ops)
             ]
             for reader, value, ops in left[1:]:
-                shared = left[0][1]
-                reader.operands = tuple(shared if o is value else o for o in reader.operands)
+                shared, own = left[0][1], reader.operands
+                reader.operands = tuple(shared if o is value else o for o in own)
+                block = block_of[reader]
+                claim = book.claim(Group(block.members))
+                if not isinstance(claim, Claim):
+                    reader.operands = own
+                    continue
+                partition.replace(replace(block, _claim=claim))
                 value.consumers.remove(reader)
                 shared.consumers.append(reader)
                 for op in reversed(ops):

@@ -17,7 +17,7 @@ from tvm.target import Target
 
 from ....core.contract.template import Claim, Emission, Refusal, Template
 from ....core.tir.expressions import loads
-from ....core.tir.loops import Body, add, choose, index, sequence, tasks
+from ....core.tir.loops import Body, add, choose, find, index, sequence, tasks
 from ....device import Device
 from ....ecg.graph import Graph, Operator
 from ....program.group import Group
@@ -114,10 +114,15 @@ def _one_after_another(loops: list[tirx.Stmt]) -> tirx.For:
     """Run the tasks of all loops in one."""
 
     def piece(one: tirx.Stmt) -> tuple[ir.Expr, Body]:
+        if isinstance(one, tirx.IfThenElse) and one.else_case is not None:  # few and many rows
+            (few, do_few), (many, do_many) = piece(one.then_case), piece(one.else_case)
+            count = tirx.Select(one.condition, few, many)
+            return count, lambda t: tirx.IfThenElse(one.condition, do_few(t), do_many(t))
         if not isinstance(one, tirx.For):
             return index(1), lambda task: one
         return one.extent, lambda task: sequence([tirx.Bind(one.loop_var, task), one.body])
 
     pieces = [piece(one) for one in loops]
-    is_parallel = any(getattr(one, "kind", None) == tirx.ForKind.PARALLEL for one in loops)
+    every = (loop for one in loops for loop in find(one, tirx.For))
+    is_parallel = any(loop.kind == tirx.ForKind.PARALLEL for loop in every)
     return tasks(add(count for count, _ in pieces), lambda task: choose(task, pieces), is_parallel)
