@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tvm import ir, s_tir, sym, tirx
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from ...program.stage import Axis
 
 Body = Callable[[ir.Expr], tirx.Stmt]
+_BLOCK_FIELDS = (  # in the order of the constructor
+    *("iter_vars", "reads", "writes", "name_hint", "body", "init"),
+    *("alloc_buffers", "match_buffers", "annotations"),
+)
 
 
 def index(value: ir.Expr | int) -> ir.Expr:
@@ -278,6 +282,11 @@ def find(expr: ir.Expr, kind: type) -> list:
     found: list = []
     structural_walk(expr, (kind, found.append))
     return found
+
+
+def with_fields(block: s_tir.SBlock, **fields: Any) -> s_tir.SBlock:
+    """Copy a block with other fields, by their names."""
+    return s_tir.SBlock(*(fields.get(name, getattr(block, name)) for name in _BLOCK_FIELDS))
 
 
 def local(name: str, shape: Sequence[int], dtype: str) -> ir.Var:

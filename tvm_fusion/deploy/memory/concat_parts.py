@@ -22,7 +22,7 @@ from tvm.target import Target
 
 from ..._tvm.ir.buffer import declare
 from ...core.contract.kernel_info import rename
-from ...core.tir.loops import constant, find
+from ...core.tir.loops import constant, find, with_fields
 from ...core.untouched import is_rewritable
 from ...schedule.elementwise.concat import CONCAT
 from .slice_patterns import mentioned
@@ -307,17 +307,8 @@ def _moved(
     def renewed(node: s_tir.SBlock) -> s_tir.SBlock:
         if not any(r.source.same_as(output) for r in (*node.reads, *node.writes)):
             return node
-        return s_tir.SBlock(
-            node.iter_vars,
-            list(map(region, node.reads)),
-            list(map(region, node.writes)),
-            node.name_hint,
-            node.body,
-            node.init,
-            node.alloc_buffers,
-            node.match_buffers,
-            node.annotations,
-        )
+        reads, writes = (list(map(region, regions)) for regions in (node.reads, node.writes))
+        return with_fields(node, reads=reads, writes=writes)
 
     for rule in ((tirx.BufferStore, store), (ir.TensorLoad, load), (s_tir.SBlock, renewed)):
         body = tvm_ffi.structural_map(body, rule, order="post")

@@ -20,7 +20,7 @@ from tvm import ir, relax, s_tir, tirx
 
 from ..._tvm.ir.buffer import declare
 from ...core.tir.expressions import load
-from ...core.tir.loops import constant, coordinates, find, when
+from ...core.tir.loops import constant, coordinates, find, when, with_fields
 from .slice_patterns import mentioned
 from .slices import Slice, slices_of
 
@@ -295,17 +295,8 @@ def _stores(
             return node
         reads = [r for r in node.reads if not r.source.same_as(output)]
         writes = [w for w in node.writes if not w.source.same_as(output)]
-        return s_tir.SBlock(
-            node.iter_vars,
-            [*reads, *([] if number is None else [_whole(number)])],
-            [*writes, _whole(state)],
-            node.name_hint,
-            node.body,
-            node.init,
-            node.alloc_buffers,
-            node.match_buffers,
-            node.annotations,
-        )
+        reads += [] if number is None else [_whole(number)]
+        return with_fields(node, reads=reads, writes=[*writes, _whole(state)])
 
     body = tvm_ffi.structural_map(body, (tirx.BufferStore, store), order="post")
     return tvm_ffi.structural_map(body, (s_tir.SBlock, renewed), order="post")

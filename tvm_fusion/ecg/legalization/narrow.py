@@ -13,6 +13,7 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from ..._tvm.ir.buffer import declare
+from ...core.tir.loops import with_fields
 
 HALF = ("float16", "bfloat16")
 WIDE = "float32"
@@ -88,7 +89,7 @@ def _rename(stmt: Any, renamed: dict[int, ir.Var]) -> Any:
         if not any(hash(buffer) in renamed for buffer in node.alloc_buffers):
             return node
         buffers = [renamed.get(hash(buffer), buffer) for buffer in node.alloc_buffers]
-        return _with_buffers(node, node.body, buffers)
+        return with_fields(node, alloc_buffers=buffers)
 
     return tvm_ffi.structural_map(
         stmt,
@@ -168,7 +169,7 @@ def _append_rounding(
     copies = [_rounding_nest(wide, narrowed) for wide, narrowed in pairs]
     stmts = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
     buffers = [*root.alloc_buffers, *(wide for wide, _ in pairs)]
-    block = _with_buffers(root, tirx.SeqStmt([*stmts, *copies]), buffers)
+    block = with_fields(root, body=tirx.SeqStmt([*stmts, *copies]), alloc_buffers=buffers)
     return s_tir.SBlockRealize(body.iter_values, body.predicate, block)
 
 
@@ -201,20 +202,6 @@ def _rounding_nest(wide: ir.Var, narrowed: ir.Var) -> tirx.Stmt:
             start = tirx.IntImm(str(extent.ty.dtype), 0)
             stmt = tirx.For(loop, start, extent, tirx.ForKind.SERIAL, stmt)
     return stmt
-
-
-def _with_buffers(block: s_tir.SBlock, body: tirx.Stmt, buffers: list[ir.Var]) -> s_tir.SBlock:
-    return s_tir.SBlock(
-        block.iter_vars,
-        block.reads,
-        block.writes,
-        block.name_hint,
-        body,
-        block.init,
-        buffers,
-        block.match_buffers,
-        block.annotations,
-    )
 
 
 def _retype(buffer: ir.Var, dtype: str, name: str | None = None) -> ir.Var:

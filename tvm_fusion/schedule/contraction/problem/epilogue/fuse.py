@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from .....core.tir.expressions import call_name, loads, variables
-from .....core.tir.loops import find, sequence, substitute
+from .....core.tir.loops import find, sequence, substitute, with_fields
 from .....core.untouched import SCHEDULED
 from .....program.program import Program
 from ..sum_of_products import Result, SumOfProducts
@@ -55,16 +55,11 @@ def fuse_epilogue(
         reads = dict.fromkeys(x.source for r in contraction.results for x in loads(r.value))
         outputs = dict.fromkeys(r.buffer for r in contraction.results)
         kept = [r for r in node.reads if r.source not in reads]
-        return s_tir.SBlock(
-            node.iter_vars,
-            [*kept, *(_whole(b) for b in reads)],
-            [*(w for w in node.writes if not w.source.same_as(own)), *map(_whole, outputs)],
-            node.name_hint,
-            node.body,
-            node.init,
-            node.alloc_buffers,
-            node.match_buffers,
-            node.annotations,
+        written = [w for w in node.writes if not w.source.same_as(own)]
+        return with_fields(
+            node,
+            reads=[*kept, *map(_whole, reads)],
+            writes=[*written, *map(_whole, outputs)],
         )
 
     def loop(node: tirx.For) -> tirx.For:
