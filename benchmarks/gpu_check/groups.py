@@ -17,12 +17,12 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, sym, tirx
 
-from benchmarks.groups import variants
-from benchmarks.groups.cases import Case, cases
 from tvm_fusion._tvm.versions import PIPELINE
 from tvm_fusion.deploy.count import count
 from tvm_fusion.device import parse
 
+from . import variants
+from .cases import Case, cases
 from .drawing import NORMAL, POSITIVE, draw, tensor
 from .entry import Entry, LeftOut, relative
 

@@ -7,7 +7,6 @@ from typing import Any
 import tvm
 
 from benchmarks import zoo
-from benchmarks.groups.cases import Case, grouped
 from tvm_fusion import transform
 from tvm_fusion._tvm.versions import PIPELINE
 from tvm_fusion.config import FusionConfig
@@ -16,6 +15,7 @@ from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model
 from tvm_fusion.signature import DimRange
 
+from .cases import Case, grouped
 from .drawing import given
 from .entry import Entry, LeftOut
 from .expected import store

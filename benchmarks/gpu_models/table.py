@@ -11,7 +11,6 @@ from benchmarks.records import dated, write
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "gpu_models.json.xz"
-OURS = ("ours", "records")  # of which the second is timed by benchmarks.gpu_tuning
 LONGEST = 4  # kernels of a list
 
 
@@ -84,7 +83,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 def rival_us(row: Mapping[str, Any]) -> float | None:
     """Take PyTorch's time, of models of images in the faster of both layouts."""
-    return min((us for side, us in row["us"].items() if side not in OURS), default=None)
+    return min((us for side, us in row["us"].items() if side != "ours"), default=None)
 
 
 def _means(rows: Sequence[Mapping[str, Any]]) -> list[str]:

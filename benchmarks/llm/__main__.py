@@ -22,9 +22,9 @@ import transformers
 import tvm_fusion
 from benchmarks.harness import environment
 from benchmarks.harness.client import ROOT
-from benchmarks.kernels.measure import alternate
 from benchmarks.markdown import table
 from benchmarks.records import columns, read, rows_of, write
+from benchmarks.turns import alternate
 from tvm_fusion.models.static_cache import name_of_cache
 
 from . import gguf_rows

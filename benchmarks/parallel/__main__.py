@@ -16,10 +16,10 @@ import torch
 import tvm_fusion
 from benchmarks.harness import environment
 from benchmarks.harness.client import ROOT
-from benchmarks.kernels.measure import alternate
 from benchmarks.llm.__main__ import SHAPES, model_of
 from benchmarks.markdown import table
 from benchmarks.records import read, write
+from benchmarks.turns import alternate
 from tvm_fusion.words import counted
 
 HERE = Path(__file__).parent

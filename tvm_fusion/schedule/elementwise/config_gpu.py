@@ -65,7 +65,7 @@ class ElementwiseGpuConfig:
 
     @property
     def registers(self) -> int:
-        """Registers of a thread, mostly within 25 % of ptxas: see benchmarks/kernel_resources."""
+        """Registers of a thread, mostly within 25 % of ptxas."""
         return max(map(registers_of, self.ranges), default=MIN_REGISTERS)
 
     @property

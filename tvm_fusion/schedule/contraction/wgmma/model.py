@@ -7,7 +7,7 @@
     split    clusters and the exchange of sums between their blocks, with split-K
     where two consumers take turns, one's epilogue runs beside the other's products
 
-Fitted on one H200 to 21 products of 128 to 4,096 rows, half types and bytes (benchmarks.gpu_sweep).
+Fitted on one H200 to 21 products of 128 to 4,096 rows, half types and bytes.
 """
 
 from __future__ import annotations

@@ -8,13 +8,10 @@ import tvm
 from tvm import ir, relax
 from tvm.target import Target
 
-from benchmarks import zoo
 from tvm_fusion import transform
-from tvm_fusion.config import FusionConfig
 from tvm_fusion.core.contract.template import TEMPLATE
 from tvm_fusion.device import Device
 from tvm_fusion.ecg.graph import Graph
-from tvm_fusion.frontend import import_model
 from tvm_fusion.fusion.database.key import Key
 from tvm_fusion.program.group import Group
 
@@ -49,11 +46,6 @@ class Case:
     def key(self, device: Device) -> Key:
         """Key of its record."""
         return Key.of(self.group, self.template, device)
-
-
-def planned(name: str, seed: int, target: Target) -> tvm.IRModule:
-    """Import a model of the zoo and run the pipeline until groups are decided."""
-    return grouped(import_model(zoo.load(name, seed), FusionConfig()).mod, target)
 
 
 def grouped(mod: tvm.IRModule, target: Target) -> tvm.IRModule:

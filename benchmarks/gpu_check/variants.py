@@ -1,10 +1,11 @@
-"""One group, three ways to run it: as planned, member by member, and as stock TVM leaves it."""
+"""One group, two ways to run it: as planned, and member by member as stock TVM leaves it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import tvm
+import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.target import Target
 
@@ -13,9 +14,9 @@ from tvm_fusion._tvm.versions import PIPELINE
 from tvm_fusion.ecg.graph import Operator, Value
 from tvm_fusion.program.group import Group
 from tvm_fusion.program.primitive import call_group, call_tir
+from tvm_fusion.schedule.kernels import arguments_of
 
 from .cases import Case
-from .inline import inlined
 
 _Values = dict[Value, relax.Expr]
 
@@ -29,29 +30,6 @@ def fused(case: Case, target: Target) -> tvm.IRModule:
         return _fields(builder, builder.emit(call), group)
 
     return _lowered(_main(case, dict(case.functions), body), target, _stages("fusion"))
-
-
-def parts(case: Case, target: Target) -> tvm.IRModule:
-    """Lower the members one by one: each is planned and scheduled as a group of its own."""
-    return _lowered(unfused(case), target, [transform.FuseOperators(), *_stages("fusion")])
-
-
-def unfused(case: Case) -> tvm.IRModule:
-    """Write each member into a private function of its own, which ``main`` calls in order."""
-    functions = {g: f for g, f in case.functions.items() if isinstance(f, tirx.PrimFunc)}
-    builder = relax.BlockBuilder(tvm.IRModule(functions))
-    constants = {case.group.inputs[i]: c for i, c in case.constants.items()}
-    gvars = {op: _member(builder, op, constants) for op in case.group.members}
-
-    def body(builder: relax.BlockBuilder, exprs: _Values) -> list[relax.Expr]:
-        for op, gvar in gvars.items():
-            alone = Group([op])
-            args = [exprs[v] for v in alone.inputs if v not in constants]
-            whole = builder.emit(relax.Call(gvar, [*args, *alone.scalars]))
-            exprs |= dict(zip(alone.outputs, _fields(builder, whole, alone), strict=True))
-        return [exprs[v] for v in case.group.outputs]
-
-    return _main(case, dict(builder.get().functions), body)
 
 
 def stock(case: Case, target: Target) -> tvm.IRModule:
@@ -91,26 +69,6 @@ def _main(
     return builder.get()
 
 
-def _member(
-    builder: relax.BlockBuilder, op: Operator, constants: dict[Value, ir.GenericConst]
-) -> ir.GlobalVar:
-    alone = Group([op])
-    exprs: _Values = {v: relax.Var(f"p{i}", v.type) for i, v in enumerate(alone.inputs)}
-    exprs |= {v: constants[v] for v in alone.inputs if v in constants}
-    params = [expr for expr in exprs.values() if isinstance(expr, relax.Var)]
-    name = f"member{op.index}"
-    # The attribute keeps equal members apart, which the builder would make one.
-    attrs = {"member": name}
-    with builder.function(name, [*params, *alone.scalars], attrs=attrs, private=True):
-        with builder.dataflow():
-            whole = builder.emit(call_tir(op, exprs))
-            exprs |= dict(zip(op.results, _results(builder, whole, op), strict=True))
-            results = [exprs[v] for v in alone.outputs]
-            output = builder.emit_output(results[0] if len(results) == 1 else relax.Tuple(results))
-        builder.emit_func_output(output)
-    return builder.get().get_global_var(name)
-
-
 def _fields(builder: relax.BlockBuilder, whole: relax.Expr, group: Group) -> list[relax.Expr]:
     if len(group.outputs) == 1:
         return [whole]
@@ -132,3 +90,39 @@ def _lowered(mod: tvm.IRModule, target: Target, stages: list[tvm.transform.Pass]
     with target:
         mod = inlined(tvm.ir.transform.Sequential(stages)(mod))
         return tvm.ir.transform.Sequential([transform.LowerToVM()])(mod)
+
+
+def inlined(mod: tvm.IRModule) -> tvm.IRModule:
+    """Write out all Relax functions that ``main`` calls, over bare extents or parameters; they go.
+
+    TVM's InlinePrivateFunctions leaves the symbolic variables of what it writes out undefined.
+    """
+    main = mod["main"]
+    others = {g: f for g, f in mod.functions.items() if not isinstance(f, relax.Function)}
+    builder = relax.BlockBuilder(tvm.IRModule(others))
+    with builder.function("main", list(main.params), attrs=dict(main.attrs or {})):
+        with builder.dataflow():
+            output = builder.emit_output(_emit(builder, mod, main, {}))
+        builder.emit_func_output(output)
+    return builder.get()
+
+
+def _emit(
+    builder: relax.BlockBuilder,
+    mod: tvm.IRModule,
+    func: relax.Function,
+    known: dict[ir.Var, ir.Expr],
+) -> relax.Expr:
+    """Emit a function's bindings over what its variables stand for; return its result."""
+    for block in func.body.blocks:
+        for binding in block.bindings:
+            value = _substitute(binding.value, known)
+            callee = mod.functions.get(value.op) if isinstance(value, relax.Call) else None
+            if isinstance(callee, relax.Function):
+                value = _emit(builder, mod, callee, arguments_of(callee, value.args))
+            known[binding.var] = builder.emit(value)
+    return _substitute(func.body.body, known)
+
+
+def _substitute(expr: relax.Expr, known: Mapping[ir.Var, ir.Expr]) -> relax.Expr:
+    return tvm_ffi.structural_map(expr, (ir.Var, lambda v: known.get(v, v)), order="post")
