@@ -46,10 +46,7 @@ COMMAND_LINES = {
     "convolutions.measure": None,
     "convolutions.winograd": None,
     "gpu": "test_gpu_speed.py",
-    "gpu.counters": None,
     "gpu.run": "test_gpu_speed.py",
-    "gpu_check": "test_gpu_check.py",
-    "gpu_check.run": "test_gpu_check.py",
     "gpu_models": "test_gpu_models.py",
     "gpu_models.run": "test_gpu_models.py",
     "gpu_sanitizer": "test_gpu_sanitizer.py",
@@ -79,7 +76,7 @@ COMMAND_LINES = {
 #: Processes that the commands above start, without a command line for people.
 WORKERS = {
     *("cpu_half.worker", "held_out.worker", "qdq.worker"),
-    *("compile_time.sample", "gpu.once", "gpu.warm", "gpu_check.worker", "gpu_models.worker"),
+    *("compile_time.sample", "gpu.once", "gpu.warm", "prices.compile_worker", "gpu_models.worker"),
     *("harness.arena", "harness.worker", "kernel_diff.collect"),
     *("graphnet.run", "half_sweep.worker", "operators_onnx.worker", "operators_speed.measure"),
     *("real_models.runner", "runtime_alone", "shared_cores.process"),

@@ -1,9 +1,8 @@
 """A process that compiles a folder of modules: a crash of the compiler costs one batch.
 
-``python -m benchmarks.gpu_check.worker FOLDER LIBRARY.so TARGET [ARCH]``; the modules are files
+``python -m benchmarks.prices.compile_worker FOLDER LIBRARY.so TARGET``; the modules are files
 ``FUNCTION.json``, as ``tvm.ir.save_json`` writes them. The last line on the standard output is
-a JSON object: why a function is not in the library, by name. Given another architecture, code is
-assembled for that (:mod:`benchmarks.gpu.older_code`).
+a JSON object: why a function is not in the library, by name.
 """
 
 import json
@@ -12,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 
-def main(folder: str, library: str, text: str, assemble: str | None = None) -> None:
+def main(folder: str, library: str, text: str) -> None:
     """Read modules, compile them together and write a shared library that holds machine code."""
     from tvm_fusion.deploy.toolchain import toolchain
     from tvm_fusion.device import parse
 
-    from ..gpu.older_code import assembled_for
-
     spec = parse(text)
-    with assembled_for(assemble), toolchain(spec):
+    with toolchain(spec):
         import tvm
 
         import tvm_fusion.pipeline  # noqa: F401  (registers what modules call)
@@ -43,6 +40,13 @@ def main(folder: str, library: str, text: str, assemble: str | None = None) -> N
     print(json.dumps(broken))
 
 
+def reason(error: Exception) -> str:
+    """Return the line of an exception that says most."""
+    lines = [line for line in str(error).strip().splitlines() if line.strip()] or [""]
+    useful = [line for line in lines if "Error" in line or "Check failed" in line] or lines
+    return f"{type(error).__name__}: {useful[-1].strip()[:300]}"
+
+
 def _compile(mods: dict[str, Any], target: Any) -> Any:
     from tvm_fusion._tvm.versions import PIPELINE
     from tvm_fusion.deploy.build.codegen import compiling
@@ -56,8 +60,6 @@ def _compile(mods: dict[str, Any], target: Any) -> Any:
 def _refused(mod: Any, spec: Any) -> str | None:
     """Say why TVM cannot compile a module, without asking the device compiler."""
     import tvm_ffi
-
-    from .entry import reason
 
     name = "tvm_callback_cuda_compile"
     previous = tvm_ffi.get_global_func(name, allow_missing=True)
