@@ -10,7 +10,8 @@ from .results import HERE, JUDGE, half_of, load, price
 
 FUSED = "fused"
 LEAST_US = 3.0  # of a group whose error counts
-WORST = 30
+WORST = 12
+REGRET = 0.0005  # of a model that is listed
 _WIDTH = 70  # of a title
 Row = Mapping[str, Any]
 
@@ -140,9 +141,13 @@ def _regrets(rows: Sequence[Row]) -> list[str]:
     body.sort(key=lambda one: -one[0])
     share = [one[0] for one in body]
     mean = sum(share) / len(share)
-    lines = [f"Mean {100 * mean:.1f} %, worst {100 * share[0]:.1f} %.", ""]
+    lines = [
+        f"Mean of {len(share)} models {100 * mean:.1f} %, worst {100 * share[0]:.1f} %. Models "
+        "that are not listed have none.",
+        "",
+    ]
     head = ("model", "regret", "plan us", "best us", "group that loses most, us")
-    cells = [[row[0], f"{100 * part:.1f} %", *row[1:]] for part, row in body]
+    cells = [[row[0], f"{100 * part:.1f} %", *row[1:]] for part, row in body if part >= REGRET]
     return lines + table(head, cells)
 
 
