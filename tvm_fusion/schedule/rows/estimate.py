@@ -17,8 +17,7 @@ from ...program.stage import Stage
 from ..index.address import known_step
 from ..index.estimate import points, terms
 from ..index.strides import strided_access_cost
-from .gpu.contiguity import has_branches
-from .gpu.forms import RowEstimate
+from .gpu.forms import RowEstimate, has_branches
 from .program.read import count_rows
 
 MOST_UNROLLED = 32  # terms of a thread, of which more wait for loads

@@ -46,7 +46,7 @@ from ..tile.results.results import VectorResults
 from ..tile.results.vectors import ResultVectors
 from ..tile.shape import M16
 from ..wgmma.direct_epilogue import DirectEpilogue
-from ..wgmma.tma_operand import TmaOperand
+from ..wgmma.operands.matrix import TmaOperand
 from .config import BackToBackConfig
 
 # Hidden columns of two GEMMs back to back: sums of the first, as fragments of A of the second.

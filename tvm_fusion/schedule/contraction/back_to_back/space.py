@@ -31,7 +31,7 @@ from ..tile.results.vectors import result_vectors
 from ..tile.shape import TileConfig, TileOperands
 from ..wgmma.config import WgmmaConfig
 from ..wgmma.direct_epilogue import COLUMNS
-from ..wgmma.tma_operand import TmaOperand, merged, tma_operand
+from ..wgmma.operands.matrix import TmaOperand, merged, tma_operand
 from .config import BackToBackConfig
 from .problem import BackToBack
 

@@ -23,9 +23,9 @@ from ...gpu.matrix.wgmma import THREADS, K, M
 from ..mma.model import RATES, result_bytes
 from ..tile.problem import assumed_rows, gemm_sizes
 from ..tile.results.vectors import result_vectors
-from .computed_operand import STAGE, ComputedOperand
 from .config import WgmmaConfig, WgmmaWindowConfig
-from .tma_rows import TmaRows
+from .operands.computed import STAGE, ComputedOperand
+from .operands.rows import TmaRows
 
 WIDE_ITEM = 4  # bytes of float32
 # How much faster two warpgroups compute B than one. On an H200 128x4096x14336 of int4 took 41.0 us,

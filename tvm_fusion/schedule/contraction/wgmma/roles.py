@@ -38,9 +38,9 @@ from ...gpu.registers.moves import zero_16
 from ...gpu.threads.warp import LANES, lane_of
 from ..tile.grid import TilePlace
 from ..tile.operand.layout import TilePosition
-from .computed_operand import ComputedTile
 from .config import WgmmaConfig
 from .direct_epilogue import DirectEpilogue
+from .operands.computed import ComputedTile
 from .staged_epilogue import StagedEpilogue
 from .stages import TileStages
 

@@ -22,7 +22,7 @@ from ....program.domain import Domain
 from ....program.stage import Axis
 from ...gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from ...index.address import offset
-from ..gpu.split_form import sums_then_maps
+from ..gpu.reductions.split_form import sums_then_maps
 from ..program.passes import vector_axes
 from ..program.row_program import RowProgram, RowStage, stride
 

@@ -19,9 +19,9 @@ from .....core.tir.expressions import loads
 from .....core.tir.loops import constant, coordinates, index, loop, product, sequence, when
 from .....ecg.work import at
 from .....program.stage import Stage
+from ....elementwise.gpu.vectors import VectorConfig, compute, vectors
 from ....elementwise.group_maps import iteration_spaces
 from ....elementwise.iteration_space import IterationSpace
-from ....elementwise.vectors_gpu import VectorConfig, compute, vectors
 
 LOADS_AT_ONCE = 4  # vectors of a thread whose loads are in flight together
 

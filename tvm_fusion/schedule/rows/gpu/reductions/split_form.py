@@ -9,10 +9,10 @@ from dataclasses import replace
 import tvm_ffi
 from tvm import ir, tirx
 
-from ....core.tir.expressions import substitute
-from ....core.tir.loops import constant
-from ..program.passes import equal_axes
-from ..program.row_program import RowProgram, RowStage
+from .....core.tir.expressions import substitute
+from .....core.tir.loops import constant
+from ...program.passes import equal_axes
+from ...program.row_program import RowProgram, RowStage
 from .one_pass_variance import sum_of_deviations
 
 

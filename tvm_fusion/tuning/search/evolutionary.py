@@ -7,7 +7,7 @@ schedule of a token function that has one sampled decision for each field of a c
 
 A postprocessor refuses combinations that are not in the space, a mutator draws one decision anew,
 and the cost model's features are the configuration's sizes. Builders and runners are this package's
-own (:mod:`.measure`), since a candidate is built from its configuration.
+own (:mod:`..measure`), since a candidate is built from its configuration.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import numpy as np
 import tvm
 from tvm import s_tir, te
 
-from ..core.contract.template import Config
-from ..errors import UserError
-from ..fusion.database.tuning_records import Trial, text
-from .search import FAILED, features_of
+from ...core.contract.template import Config
+from ...errors import UserError
+from ...fusion.database.tuning_records import Trial, text
+from .bayesian import FAILED, features_of
 
 BATCH = 8
 WARMUP = 16  # trials before the cost model is asked
@@ -34,7 +34,7 @@ _NEEDED = ("xgboost", "psutil", "cloudpickle")
 
 
 class EvolutionarySearch:
-    """Proposes configurations of one task by MetaSchedule; used as :class:`.search.Search` is.
+    """Proposes configurations of one task by MetaSchedule; used as :class:`.bayesian.Search` is.
 
     Parameters
     ----------

@@ -17,18 +17,18 @@ from dataclasses import dataclass, replace
 
 from tvm import DataType, ir, sym, tirx
 
-from ...._tvm.ir.structural import structural_map
-from ....core.tir.expressions import int64
-from ....core.tir.loops import constant, index, product, simplified, substitute
-from ....program.stage import Axis
-from ...gpu.matrix.wgmma import Operand
-from ...gpu.memory.tma import ALIGNMENT, MAX_RANK, PANEL, ROW_BYTES, TensorMap
-from ...gpu.memory.vector_loads import resolved
-from ...index.address import offset, stride
-from ..problem.column_split import ColumnSplit
-from ..problem.gemm_view import GemmView
-from ..tile.config import is_plain
-from ..tile.problem import GemmProblem
+from ....._tvm.ir.structural import structural_map
+from .....core.tir.expressions import int64
+from .....core.tir.loops import constant, index, product, simplified, substitute
+from .....program.stage import Axis
+from ....gpu.matrix.wgmma import Operand
+from ....gpu.memory.tma import ALIGNMENT, MAX_RANK, PANEL, ROW_BYTES, TensorMap
+from ....gpu.memory.vector_loads import resolved
+from ....index.address import offset, stride
+from ...problem.column_split import ColumnSplit
+from ...problem.gemm_view import GemmView
+from ...tile.config import is_plain
+from ...tile.problem import GemmProblem
 
 HALF_BYTES = 2  # of a half type
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 
-from ....core.tir.loops import ceildiv, coordinates, index, simplified
-from ....ecg.work import at
-from ...gpu.memory.tma import MAX_BOX
-from .tma_operand import TmaOperand
+from .....core.tir.loops import ceildiv, coordinates, index, simplified
+from .....ecg.work import at
+from ....gpu.memory.tma import MAX_BOX
+from .matrix import TmaOperand
 
 # By a window of pooling, the pixels of a fragment's sixteen rows: a thread has two along the first
 # axis, eight rows apart; others are of other lanes.
@@ -58,7 +58,7 @@ class TmaTaps(TmaOperand):
     def boxes(
         self, batch: dict[ir.Var, ir.Expr], firsts: Sequence[ir.Expr], k: ir.Expr
     ) -> list[tuple[int, int, list[ir.Expr]]]:
-        """List the only box of a tile: see :meth:`.tma_operand.TmaOperand.boxes`."""
+        """List the only box of a tile: see :meth:`.matrix.TmaOperand.boxes`."""
         tap, chunk = self._tap_of(k)
         behind = [batch[axis] for axis in self.batch]
         return [(0, 0, [chunk * self.block_k, tap, firsts[0], *behind])]
@@ -135,7 +135,7 @@ class TmaWindow(TmaTaps):
     def boxes(
         self, batch: dict[ir.Var, ir.Expr], firsts: Sequence[ir.Expr], k: ir.Expr
     ) -> list[tuple[int, int, list[ir.Expr]]]:
-        """List the only box of a tile: see :meth:`.tma_operand.TmaOperand.boxes`."""
+        """List the only box of a tile: see :meth:`.matrix.TmaOperand.boxes`."""
         tap, chunk = self._tap_of(k)
         taps = coordinates(tap, self.taps)
         tiles = coordinates(simplified(tirx.floordiv(firsts[0], index(self.rows))), self.tiles)

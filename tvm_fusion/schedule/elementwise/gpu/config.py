@@ -13,21 +13,21 @@ from dataclasses import dataclass
 
 from tvm import ir
 
-from ...core.contract.kernel_work import KernelWork
-from ...core.tir.expressions import variables
-from ...core.tir.loops import constant, index
-from ...ecg.work import at
-from ...program.stage import Axis, Stage
-from ..gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES, VECTOR_TYPES
-from ..gpu.threads.warp import LANES
-from ..index.address import offset, same, stride
-from ..index.estimate import operations
+from ....core.contract.kernel_work import KernelWork
+from ....core.tir.expressions import variables
+from ....core.tir.loops import constant, index
+from ....ecg.work import at
+from ....program.stage import Axis, Stage
+from ...gpu.launch import STATIC_SHARED_BYTES, VECTOR_BYTES, VECTOR_TYPES
+from ...gpu.threads.warp import LANES
+from ...index.address import offset, same, stride
+from ...index.estimate import operations
+from ..group_maps import iteration_spaces
+from ..guarded_loads import bytes_of, guarded_loads
+from ..iteration_space import TILED_STRIDE, IterationSpace
 from .alignment import WORD, aligned_width, have_same_alignment, overlap_of, shift_of, step_of
-from .group_maps import iteration_spaces
-from .guarded_loads import bytes_of, guarded_loads
-from .iteration_space import TILED_STRIDE, IterationSpace
 from .transpose_config import ROW, TransposeConfig
-from .vectors_gpu import VectorConfig, vectors
+from .vectors import VectorConfig, vectors
 
 # Registers of a thread as ptxas allocates them, fitted to 170 kernels for sm_90a.
 MIN_REGISTERS = 8

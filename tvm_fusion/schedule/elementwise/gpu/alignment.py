@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tvm import ir, sym, tirx
 
-from ...core.tir.loops import constant, find, index, product, substitute
-from ...program.stage import Axis
-from ..gpu.launch import VECTOR_BYTES
-from ..index.address import offset, stride
-from .guarded_loads import GuardedLoad, bytes_of
-from .iteration_space import IterationSpace
+from ....core.tir.loops import constant, find, index, product, substitute
+from ....program.stage import Axis
+from ...gpu.launch import VECTOR_BYTES
+from ...index.address import offset, stride
+from ..guarded_loads import GuardedLoad, bytes_of
+from ..iteration_space import IterationSpace
 
 # Granularity of stores to memory: a part of a sector is read before it is written, or waits.
 SECTOR_BYTES = 32

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..core.contract.template import Config
-from ..fusion.database.tuning_records import Trial, text
+from ...core.contract.template import Config
+from ...fusion.database.tuning_records import Trial, text
 
 DRAWN = 0.25  # of a batch, at random
 SCORED = 1500  # configurations at a time

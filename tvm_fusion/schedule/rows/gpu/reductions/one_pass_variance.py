@@ -18,12 +18,12 @@ from dataclasses import replace
 import tvm_ffi
 from tvm import ir, tirx
 
-from ...._tvm.ir.buffer import declare
-from ....core.tir.expressions import loads, map_loads, substitute
-from ....core.tir.loops import index
-from ..program.emit import static_volume
-from ..program.passes import equal_axes
-from ..program.row_program import RowProgram, RowStage
+from ....._tvm.ir.buffer import declare
+from .....core.tir.expressions import loads, map_loads, substitute
+from .....core.tir.loops import index
+from ...program.emit import static_volume
+from ...program.passes import equal_axes
+from ...program.row_program import RowProgram, RowStage
 
 SHIFT_ELEMENTS = 4
 MAX_ELEMENTS = 1 << 15  # of a row: the error of its variance is below 2^-12

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...core.tir.loops import (
+from ....core.tir.loops import (
     add,
     block,
     ceildiv,
@@ -27,12 +27,12 @@ from ...core.tir.loops import (
     threads,
     when,
 )
-from ...program.program import Program
-from .config_gpu import ElementwiseGpuConfig, PointConfig
-from .iteration_space import IterationSpace
+from ....program.program import Program
+from ..iteration_space import IterationSpace
+from .config import ElementwiseGpuConfig, PointConfig
 from .transpose_config import TransposeConfig
-from .transposes_gpu import load_tiles, store_tiles
-from .vectors_gpu import VectorConfig, compute
+from .transposes import load_tiles, store_tiles
+from .vectors import VectorConfig, compute
 
 THREADS = 256
 Work = Callable[[ir.Expr, ir.Expr], tirx.Stmt]

@@ -14,7 +14,7 @@ from functools import partial
 
 from tvm import ir, tirx
 
-from ...core.tir.loops import (
+from ....core.tir.loops import (
     Body,
     add,
     block,
@@ -30,15 +30,15 @@ from ...core.tir.loops import (
     sequence,
     vectorized,
 )
-from ...program.program import Program
-from ...program.stage import Stage
-from ..cpu.schedule import PARALLEL_TASKS, PARALLEL_WORK, VectorRegisters
-from ..cpu.vector_loops import VECTORS, at_vector, by_vectors, vectors
-from ..index.design_space import Kernels
-from ..math.vector_math import vector_math
-from .group_maps import iteration_spaces, with_offsets
-from .iteration_space import IterationSpace, Store
-from .squares_cpu import Squares, squares_of, with_block_axes
+from ....program.program import Program
+from ....program.stage import Stage
+from ...cpu.schedule import PARALLEL_TASKS, PARALLEL_WORK, VectorRegisters
+from ...cpu.vector_loops import VECTORS, at_vector, by_vectors, vectors
+from ...index.design_space import Kernels
+from ...math.vector_math import vector_math
+from ..group_maps import iteration_spaces, with_offsets
+from ..iteration_space import IterationSpace, Store
+from .squares import Squares, squares_of, with_block_axes
 
 CHUNK = 4096  # elements of a long row that one task computes
 TILE = 16  # rows and columns of a transposed tile: a cache line of four-byte elements each way

@@ -7,9 +7,9 @@ import math
 import tvm_ffi
 from tvm import ir, tirx
 
-from ....core.tir.expressions import call_name, loads
-from ...math.half_math import HALF_TYPES
-from ..program.row_program import RowProgram, RowStage
+from .....core.tir.expressions import call_name, loads
+from ....math.half_math import HALF_TYPES
+from ...program.row_program import RowProgram, RowStage
 from .one_pass_variance import with_one_pass_variance
 
 

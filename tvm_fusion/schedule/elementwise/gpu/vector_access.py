@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tvm import ir, tirx
 
-from ...core.tir.expressions import load
-from ...core.tir.loops import (
+from ....core.tir.expressions import load
+from ....core.tir.loops import (
     constant,
     index,
     local,
@@ -24,8 +24,8 @@ from ...core.tir.loops import (
     vectorized,
     when,
 )
-from ..index.address import offset
-from .iteration_space import IterationSpace, Store
+from ...index.address import offset
+from ..iteration_space import IterationSpace, Store
 
 Position = Callable[[ir.Expr], Mapping[ir.Var, ir.Expr]]  # of a lane, along each axis
 

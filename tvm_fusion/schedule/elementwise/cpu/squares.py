@@ -17,8 +17,8 @@ from functools import partial
 
 from tvm import DataType, ir, sym, tirx
 
-from ...core.tir.expressions import choice, has_load, load, loads, variables
-from ...core.tir.loops import (
+from ....core.tir.expressions import choice, has_load, load, loads, variables
+from ....core.tir.loops import (
     block,
     constant,
     find,
@@ -29,13 +29,13 @@ from ...core.tir.loops import (
     substitute,
     vectorized,
 )
-from ...program.domain import Domain
-from ...program.lane_conditions import decide_for_lanes
-from ...program.stage import Axis
-from ..cpu.transpose import adjacent, transposed
-from ..cpu.vector_loops import by_vectors
-from ..index.address import conditional_loads, offset, same, stride
-from .iteration_space import IterationSpace, Store
+from ....program.domain import Domain
+from ....program.lane_conditions import decide_for_lanes
+from ....program.stage import Axis
+from ...cpu.transpose import adjacent, transposed
+from ...cpu.vector_loops import by_vectors
+from ...index.address import conditional_loads, offset, same, stride
+from ..iteration_space import IterationSpace, Store
 
 BITS = 32  # of an element that shuffles move
 MOST = 2  # transposed loads of a value

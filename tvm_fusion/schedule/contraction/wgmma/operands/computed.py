@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 from tvm import ir
 
-from ...gpu.matrix.wgmma import WARPS
-from ...instructions.nvidia import HALF_TYPES
-from ..tile.config import TileGemmConfig
-from ..tile.operand.chunks import OperandChunks
-from ..tile.operand.tile import OperandTile, is_dequantized
-from ..tile.problem import GemmProblem
-from .tma_operand import TmaOperand
+from ....gpu.matrix.wgmma import WARPS
+from ....instructions.nvidia import HALF_TYPES
+from ...tile.config import TileGemmConfig
+from ...tile.operand.chunks import OperandChunks
+from ...tile.operand.tile import OperandTile, is_dequantized
+from ...tile.problem import GemmProblem
+from .matrix import TmaOperand
 
 WORD_BYTES = 4
 # Clocks of a thread for an element, by pairs and one by one: about three times the instructions, as

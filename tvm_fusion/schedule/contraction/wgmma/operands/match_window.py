@@ -17,13 +17,13 @@ from dataclasses import replace
 
 from tvm import DataType, ir, sym, tirx
 
-from ....core.tir.loops import constant, index, product, simplified, substitute
-from ....program.stage import Axis
-from ...gpu.memory.tma import ALIGNMENT, MAX_RANK, MAX_STEP, ROW_BYTES, TensorMap
-from ...index.address import known_step, offset, stride
-from ..problem.gemm_view import GemmView
-from ..tile.config import is_plain, unguarded
-from .tma_window import ImageDim, TmaTaps, TmaWindow
+from .....core.tir.loops import constant, index, product, simplified, substitute
+from .....program.stage import Axis
+from ....gpu.memory.tma import ALIGNMENT, MAX_RANK, MAX_STEP, ROW_BYTES, TensorMap
+from ....index.address import known_step, offset, stride
+from ...problem.gemm_view import GemmView
+from ...tile.config import is_plain, unguarded
+from .window import ImageDim, TmaTaps, TmaWindow
 
 SECTOR = 16  # elements of a half type
 

@@ -16,13 +16,13 @@ from dataclasses import replace
 import tvm_ffi
 from tvm import ir, sym, tirx
 
-from ...._tvm.ir.buffer import declare
-from ....core.tir.expressions import call_name
-from ....core.tir.loops import find
-from ....ecg.legalization.operators.extrema import ordered
-from ....lower.float_math import isnan
-from ..program.combiner import Combiner
-from ..program.row_program import RowProgram, RowStage
+from ....._tvm.ir.buffer import declare
+from .....core.tir.expressions import call_name
+from .....core.tir.loops import find
+from .....ecg.legalization.operators.extrema import ordered
+from .....lower.float_math import isnan
+from ...program.combiner import Combiner
+from ...program.row_program import RowProgram, RowStage
 
 _SIGN = {tirx.GT: 1, tirx.LT: -1}  # of the comparison that keeps the result
 

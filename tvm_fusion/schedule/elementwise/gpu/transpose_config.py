@@ -30,13 +30,13 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ..._tvm.ir.buffer import scratch
-from ...core.tir.loops import ceildiv, constant, coordinates, index, product, substitute, when
-from ...program.stage import Axis
-from ..index.address import offset
+from ...._tvm.ir.buffer import scratch
+from ....core.tir.loops import ceildiv, constant, coordinates, index, product, substitute, when
+from ....program.stage import Axis
+from ...index.address import offset
+from ..guarded_loads import GuardedLoad, bytes_of
+from ..iteration_space import IterationSpace
 from .alignment import WORD
-from .guarded_loads import GuardedLoad, bytes_of
-from .iteration_space import IterationSpace
 
 THREADS = 256
 WORDS = 2048  # of a tile

@@ -21,15 +21,15 @@ from dataclasses import dataclass, replace
 
 from tvm import DataType, ir, sym, tirx
 
-from ....core.tir.expressions import variables
-from ....core.tir.loops import constant, coordinates, find, index, simplified, substitute
-from ....program.stage import Axis
-from ...gpu.matrix.wgmma import M
-from ...gpu.memory.tma import ALIGNMENT, MAX_BOX, MAX_RANK, MAX_STEP, ROW_BYTES, TensorMap
-from ...index.address import stride
-from ..tile.config import is_plain, unguarded
-from ..tile.problem import GemmProblem
-from .tma_operand import TmaOperand
+from .....core.tir.expressions import variables
+from .....core.tir.loops import constant, coordinates, find, index, simplified, substitute
+from .....program.stage import Axis
+from ....gpu.matrix.wgmma import M
+from ....gpu.memory.tma import ALIGNMENT, MAX_BOX, MAX_RANK, MAX_STEP, ROW_BYTES, TensorMap
+from ....index.address import stride
+from ...tile.config import is_plain, unguarded
+from ...tile.problem import GemmProblem
+from .matrix import TmaOperand
 
 MOST_DIVISOR = 64  # of both sides of a condition
 # Of 64 rows of a tile: a box takes longer than its few rows do. On an H200, with 9 boxes of 7 rows
@@ -127,7 +127,7 @@ class TmaRows(TmaOperand):
     def boxes(
         self, batch: dict[ir.Var, ir.Expr], firsts: Sequence[ir.Expr], k: ir.Expr
     ) -> list[tuple[int, int, list[ir.Expr]]]:
-        """List the boxes of a tile: see :meth:`.tma_operand.TmaOperand.boxes`."""
+        """List the boxes of a tile: see :meth:`.matrix.TmaOperand.boxes`."""
         size = math.prod(self.runs)
         counts = [extent // run for extent, run in zip(self.digits, self.runs, strict=True)]
         begin = simplified(tirx.floordiv(firsts[0], index(size)))

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from tvm import ir, sym, tirx
 
-from ...core.tir.expressions import load
-from ...core.tir.loops import (
+from ....core.tir.expressions import load
+from ....core.tir.loops import (
     block,
     constant,
     coordinates,
@@ -29,11 +29,11 @@ from ...core.tir.loops import (
     unrolled,
     when,
 )
-from ...lower.flatten import contiguous
-from ..gpu.launch import VECTOR_BYTES
-from ..index.address import offset, stride
-from .guarded_loads import GuardedLoad, bytes_of, guarded_loads, has_vector_type
-from .iteration_space import IterationSpace
+from ....lower.flatten import contiguous
+from ...gpu.launch import VECTOR_BYTES
+from ...index.address import offset, stride
+from ..guarded_loads import GuardedLoad, bytes_of, guarded_loads, has_vector_type
+from ..iteration_space import IterationSpace
 from .vector_access import VectorAccess, VectorStores
 
 MIN_POINTS = 1 << 16  # below which wide accesses would leave multiprocessors idle

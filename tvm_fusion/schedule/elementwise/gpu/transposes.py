@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 
-from ...core.tir.expressions import load
-from ...core.tir.loops import (
+from ....core.tir.expressions import load
+from ....core.tir.loops import (
     block,
     coordinates,
     index,
@@ -19,10 +19,10 @@ from ...core.tir.loops import (
     vectorized,
     when,
 )
-from ..gpu.threads.warp import LANES
-from ..index.address import offset
+from ...gpu.threads.warp import LANES
+from ...index.address import offset
+from ..guarded_loads import bytes_of
 from .alignment import WORD, aligned_width
-from .guarded_loads import bytes_of
 from .transpose_config import THREADS, TransposeConfig, TransposeTile, head_elements
 from .vector_access import VectorAccess, VectorStores
 
