@@ -19,12 +19,12 @@ from group_kernels import (
 )
 from nvcc import machine_code, needs_nvcc
 from tvm import ir, relax, tirx
-from tvm_fusion.schedule.elementwise.gpu.kernel.config import OPERATIONS_A_STRIDED_LOAD
 
 from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.core.tir.loops import find, index, simplified, substitute
 from tvm_fusion.deploy.toolchain import rocm, toolchain
 from tvm_fusion.device import parse
+from tvm_fusion.schedule.elementwise.gpu.config import OPERATIONS_A_STRIDED_LOAD
 from tvm_fusion.schedule.elementwise.template import Elementwise
 
 pytestmark = pytest.mark.slow_beyond(4)

@@ -7,7 +7,7 @@ from tvm_fusion._tvm.ir.buffer import declare
 from tvm_fusion.core.tir.expressions import load
 from tvm_fusion.core.tir.loops import index
 from tvm_fusion.program.stage import Axis
-from tvm_fusion.schedule.elementwise.gpu.kernel import vectors
+from tvm_fusion.schedule.elementwise.gpu import vectors
 from tvm_fusion.schedule.elementwise.iteration_space import IterationSpace, Store
 
 ROWS, COLUMNS = 1 << 12, 32  # of each part
