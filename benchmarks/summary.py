@@ -68,7 +68,7 @@ LAYERS = {
 }  # fmt: skip
 #: Compute-bound workloads of ``benchmarks.gpu`` by the prefixes of their names.
 KINDS = {
-    "GEMMs, fp16 and bf16": ("gemm", "drawn_gemm", "swiglu"),
+    "GEMMs, fp16 and bf16": ("gemm", "random_gemm", "swiglu"),
     "GEMMs, int4 and int8 weights": ("int4_linear", "int8_weight"),
     "GEMMs, fp8, int8, tf32, fp32": ("float8", "int8_linear", "tf32", "float32"),
     "convolutions": ("conv",),

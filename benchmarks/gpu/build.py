@@ -1,4 +1,4 @@
-"""Compile all works ahead of time, where there is no GPU."""
+"""Compile all workloads ahead of time, where there is no GPU."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def build(
     only: Sequence[str],
     processes: int = 2,
 ) -> list[str]:
-    """Compile and export works into a folder.
+    """Compile and export workloads into a folder.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def build(
     target
         As of :func:`tvm_fusion.device.parse`.
     seed, count
-        Of the drawn works.
+        Of the random workloads.
     only
         Parts of names; empty: all.
     processes

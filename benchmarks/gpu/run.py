@@ -1,4 +1,4 @@
-"""Check and time a folder of artifacts on this machine's GPU, beside a copy and PyTorch.
+"""Check and time a folder of artifacts on this machine's GPU, against a copy and PyTorch.
 
 ``python3 -m benchmarks.gpu.run DIR [--json FILE]`` needs PyTorch and TVM's runtime, no compiler.
 Results are compared with the same function in float64, on fresh inputs, in memory that held NaNs.

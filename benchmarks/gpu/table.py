@@ -1,4 +1,4 @@
-"""What was measured, for a reader: ``README.md``, and the record beside it."""
+"""What was measured, for a reader: ``README.md``, and its record."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from benchmarks.records import dated, read, write
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "gpu.json.xz"
-CARDS = "card_*.json.xz"  # of works that ran on another device than the page's own
+CARDS = "card_*.json.xz"  # of workloads that ran on another device than the page's own
 OWN = ("ours", "copy", "copy_alike")
 BARE, ADDED = "cublas", "addmm"  # cuBLAS without an epilogue, and with a residual
 PLAIN = "_linear"  # in the name of a product without an epilogue
@@ -39,7 +39,7 @@ def _place(about: Mapping[str, Any]) -> Path:
 
 
 def joined(kept: Mapping[str, Any], record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Let the rows of a run of some works, on the same device, take the place of those kept."""
+    """Let the rows of a run of some workloads, on the same device, take the place of those kept."""
     found = {row["name"]: row for row in record["rows"]}
     is_same = all(kept["about"][key] == record["about"][key] for key in ("device", "target"))
     if not is_same or found.keys() >= {row["name"] for row in kept["rows"]}:

@@ -1,4 +1,4 @@
-"""Check and time a folder of models on this machine's GPU, beside PyTorch.
+"""Check and time a folder of models on this machine's GPU, against PyTorch.
 
 ``python3 -m benchmarks.gpu_models.run DIR [--json FILE] [--profile]`` needs PyTorch, transformers
 and TVM's runtime, no compiler. Every model has a process of its own: all get ready side by side

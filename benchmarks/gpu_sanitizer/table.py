@@ -1,4 +1,4 @@
-"""What the tools found, for a reader: ``README.md``, and the record beside it."""
+"""What the tools found, for a reader: ``README.md``, and its record."""
 
 from collections import defaultdict
 from collections.abc import Mapping

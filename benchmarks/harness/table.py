@@ -1,6 +1,6 @@
 """Regenerates the Markdown tables from the JSON files alone.
 
-``python -m benchmarks.harness.table`` writes ``README.md`` beside the folder ``results``.
+``python -m benchmarks.harness.table`` writes ``README.md`` next to the folder ``results``.
 """
 
 import argparse
@@ -207,7 +207,7 @@ def _ratio(value: float) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write ``README.md`` beside the folder ``results``; returns the exit code."""
+    """Write ``README.md`` next to the folder ``results``; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.harness.table", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=CPU, help="default: benchmarks/cpu")
     folder = parser.parse_args(arguments).folder

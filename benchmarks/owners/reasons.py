@@ -98,7 +98,7 @@ REASONS: dict[str, dict[str, Reason]] = {
         "PeerSums": Reason("benchmarks/parallel/README.md", "sums over the workers of a decoder"),
         "TransposedConvByPhases": Reason(_OPERATORS, "ConvTranspose, on CPUs"),
         "RoundedActivations": Reason(
-            "benchmarks/nbits/README.md", "activations of int8 beside packed weights, on CPUs"
+            "benchmarks/nbits/README.md", "activations of int8 with packed weights, on CPUs"
         ),
         "TransposeWeights": Reason(
             "benchmarks/gpu/narrow_products.py", "weights of bytes and float8"

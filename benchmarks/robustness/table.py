@@ -1,4 +1,4 @@
-"""The page: correctness, robustness, compile time and speed beside stock TVM, model by model."""
+"""The page: correctness, robustness, compile time and speed against stock TVM, model by model."""
 
 import statistics
 from collections.abc import Mapping

@@ -41,7 +41,7 @@ def test_page():
 
 
 def test_rows_of_some_works_take_the_place_of_those_kept():
-    """On the same device; a run of all works is kept alone."""
+    """On the same device; a run of all workloads is kept alone."""
     kept = {"about": {**ABOUT, "remark": "kept"}, "rows": [ROW, {**ROW, "name": "slow"}]}
     faster = {**ROW, "name": "slow", "of_copy": 0.9}
     added = {**ROW, "name": "new"}

@@ -118,7 +118,7 @@ class Tuner:
 
         An earlier run may have been killed before its winners were recorded, or have kept a default
         since the whole model was not faster with another configuration: these are raced again,
-        beside what was found since.
+        with what was found since.
         """
         for one in self.state.tasks:
             again = one.fastest

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Build the runner and put it beside the artifact.
+    """Build the runner and put it next to the artifact.
 
     Returns
     -------

@@ -9,7 +9,7 @@ the others, consumers, each with every consumers-th of these tiles:
     load what the chunk's epilogue reads                                      global, in vectors
     behind the last chunk: arrive(empty[stage])
     fragments = epilogue(sums), rounded to H's type                           (hidden_fragments)
-    acc += fragments * W2[chunk]       runs beside the next chunk's sums      wgmma, A in registers
+    acc += fragments * W2[chunk]       runs while the next chunk's sums      wgmma, A in registers
   epilogue: results in vectors, from registers                                (direct_epilogue)
 """
 

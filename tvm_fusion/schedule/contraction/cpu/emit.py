@@ -54,7 +54,7 @@ class CpuContractionConfig:
     registers : VectorRegisters
         Of tiles and vectors without a GEMM.
     others : tuple of ElementwiseCpuConfig
-        Maps beside a GEMM that read nothing of it, a loop nest each.
+        Maps next to a GEMM that read nothing of it, a loop nest each.
     """
 
     program: Program

@@ -84,7 +84,7 @@ class GroupedGemm(Template):
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
-        """Make the kernel: one loop over the tasks of all products, and of maps beside them."""
+        """Make the kernel: one loop over the tasks of all products, and of maps next to them."""
         group, program, details = (
             claim.group,
             claim.group.program,

@@ -5,7 +5,7 @@
     step     the longer of: wgmma of the blocks of a multiprocessor; their copies from L2, of which
              few blocks get more each; one block alone, by the latency of its copies
     split    clusters and the exchange of sums between their blocks, with split-K
-    where two consumers take turns, one's epilogue runs beside the other's products
+    where two consumers take turns, one's epilogue runs during the other's products
 
 Fitted on one H200 to 21 products of 128 to 4,096 rows, half types and bytes.
 """

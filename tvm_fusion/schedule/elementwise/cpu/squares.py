@@ -6,7 +6,7 @@ for square of a tile:                            rows along one axis, columns al
     for row: y[row, columns] = f(turned[row])
 
 Element by element, LLVM inserts each into a vector: an image of 128 x 32 x 32 in blocks of 16
-channels, beside one of 64 x 32 x 32 that is copied, took 75 us on a Zen 5 core.
+channels, next to one of 64 x 32 x 32 that is copied, took 75 us on a Zen 5 core.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class ChannelGroups:
     """A norm of groups of channels."""
 
     rows: tuple[Axis, ...]  # the axes of rows but that of groups
-    pixels: tuple[Axis, ...]  # what a statistic is over, beside the channels of its group
+    pixels: tuple[Axis, ...]  # what a statistic is over, besides the channels of its group
     channel: Axis
     size: int
     width: int  # channels of a vector, 16 bytes of the widest type

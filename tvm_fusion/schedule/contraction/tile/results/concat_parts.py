@@ -5,7 +5,7 @@
       load per_thread vectors; compute element by element; store            global
 
 With mma.sync the loads come behind the pipeline's first copies, which are on their way meanwhile;
-with wgmma, warps that copy no tiles do it all beside the main loop.
+with wgmma, warps that copy no tiles do it all during the main loop.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from .matrix import TmaOperand
 
 WORD_BYTES = 4
 # Clocks of a thread for an element, by pairs and one by one: about three times the instructions, as
-# a warp alone waits for its own; and of a stage beside. 512x4096x14336 of int4 on an H200: 139.6 us
+# a warp alone waits for its own; and of a stage. 512x4096x14336 of int4 on an H200: 139.6 us
 # with tiles of 128x256, 130.0 of 128x224, 178.9 of 128x128, and where products take longer, 107.8
 # of 256x128. Elements one by one were not measured.
 DEQUANTIZED, COMPUTED = 12.2, 24.4
