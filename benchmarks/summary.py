@@ -25,7 +25,7 @@ from benchmarks.robustness import __main__ as robustness
 from benchmarks.robustness.table import GOOD
 
 ROOT = Path(__file__).parents[1]
-SHOWN = ("workload", "compared with", "times faster", "device")
+SHOWN = ("workload", "baseline", "speedup, geometric mean", "device")
 #: Rows of the README: what they are called there, by workloads, baseline, and part of the device.
 HIGHLIGHTS = {
     ("fp32 models, batch 1", "ONNX Runtime and OpenVINO", "AMD"): "whole models, float32",
@@ -235,7 +235,7 @@ def highlights() -> list[str]:
     return [
         *table(SHOWN, cells),
         "",
-        f"Geometric means of one run. Of {total} workloads in [all results](benchmarks/README.md), "
+        f"Each row is of one run. Of {total} workloads in [all results](benchmarks/README.md), "
         f"{len(losses)} are slower than their baseline; the slowest is {name} ({row.workloads}, "
         f"against {row.baseline}), which takes {ratio:.2f} times as long.",
     ]
