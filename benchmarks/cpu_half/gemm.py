@@ -1,8 +1,8 @@
-"""One GEMM on tile registers (AMX), against what they multiply at most in the same run.
+"""One GEMM on tile registers (AMX), beside what they multiply at most in the same run.
 
 ``python -m benchmarks.cpu_half.gemm [--sizes 1024] [--threads 1 2 16] [--json FILE]`` compiles
 GEMMs of bfloat16 and int8 with a constant B, of a known and of any number of rows, and times them
-and products of registers alone in turns; with them PyTorch's of bfloat16, which is oneDNN's,
+and products of registers alone in turns; beside them PyTorch's of bfloat16, which is oneDNN's,
 where PyTorch is installed. Shares are of one core's peak, times the threads.
 """
 

@@ -14,7 +14,7 @@ _OPERATORS = "benchmarks/operators_onnx/README.md"
 _TORCH = "benchmarks/operators_torch/README.md"
 _WORKS = "benchmarks/gpu/works.py"
 _FUSED = "benchmarks/gpu/FUSED_GEMMS.md"
-_MODELS = "benchmarks/robustness/README.md"
+_RECOMPOSE = "benchmarks/robustness/README.md"
 _EXPERTS = "benchmarks/gpu/experts.py"
 _DECODER = "benchmarks/gpu/decoder.py"
 _CONVOLUTIONS = "benchmarks/gpu/convolutions.py"
@@ -75,14 +75,14 @@ REASONS: dict[str, dict[str, Reason]] = {
         "mish": Reason(_OPERATORS, "Mish"),
         "hard_swish": Reason(_OPERATORS, "HardSwish"),
         "instance_norm": Reason(_OPERATORS, "InstanceNormalization"),
-        "softmax": Reason(_MODELS, "softmax that an exporter wrote out"),
-        "silu": Reason(_MODELS, "SiLU that an exporter wrote out"),
-        "gelu": Reason(_MODELS, "GELU that an exporter wrote out"),
-        "gelu_tanh": Reason(_MODELS, "GELU by tanh, of GPT-2"),
-        "group_norm": Reason(_MODELS, "group norm of the diffusion model"),
-        "layer_norm": Reason(_MODELS, "layer norm that an exporter wrote out"),
-        "rms_norm": Reason(_MODELS, "RMS norm of T5 and Llama"),
-        "rotary": Reason(_MODELS, "rotary embeddings of Llama"),
+        "softmax": Reason(_RECOMPOSE, "softmax that an exporter wrote out"),
+        "silu": Reason(_RECOMPOSE, "SiLU that an exporter wrote out"),
+        "gelu": Reason(_RECOMPOSE, "GELU that an exporter wrote out"),
+        "gelu_tanh": Reason(_RECOMPOSE, "GELU by tanh, of GPT-2"),
+        "group_norm": Reason(_RECOMPOSE, "group norm of the diffusion model"),
+        "layer_norm": Reason(_RECOMPOSE, "layer norm that an exporter wrote out"),
+        "rms_norm": Reason(_RECOMPOSE, "RMS norm of T5 and Llama"),
+        "rotary": Reason(_RECOMPOSE, "rotary embeddings of Llama"),
     },
     "passes": {
         "GreedyEquivalents": Reason(

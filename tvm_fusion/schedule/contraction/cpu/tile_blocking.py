@@ -16,7 +16,7 @@ from .blocking import COPY, MC, SYMBOLIC, Blocking, GemmProblem, Machine, norm_b
 
 DOT, LOAD = 10, 12  # least cycles of a product, whatever its rows; cycles of a load of a tile
 PANEL_BYTES = 1 << 15  # of a panel in the only pass, in the level-1 cache
-# Of one in several passes, next to partial sums, which are tiles of the same cache: on one core of
+# Of one in several passes, beside partial sums, which are tiles of the same cache: on one core of
 # a Xeon with AMX 512 x 3,072 x 768 takes 0.89 of the time with PANEL_BYTES, 128 x 768 x 3,072
 # 0.89 to 0.99, 1,024 x 1,024 x 1,024 1.00.
 PASS_BYTES = 1 << 14

@@ -1,4 +1,4 @@
-"""Packed weights in blocks: numbers of 4 or 8 bits in lanes of columns, and their factors.
+"""Packed weights in blocks: numbers of 4 or 8 bits in lanes of columns, and factors beside them.
 
     numbers [panel][block][word][nr]   words of 32 bits, a lane for each column
     scale   [panel][block][nr]         in the file's type, of some blocks where they share it
