@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--repeat", type=int, default=20, metavar="N", help="timed runs (default: 20)"
     )
     parser.add_argument(
-        "--warmup", type=int, default=3, metavar="N", help="runs before them (default: 3)"
+        "--warmup", type=int, default=3, metavar="N", help="untimed runs before them (default: 3)"
     )
     add_threads_argument(parser)
     parser.add_argument(
