@@ -259,8 +259,7 @@ def _traffic(group: Group, pattern: Pattern) -> int:
     program = group.program
     exprs = [pattern.q, pattern.k, pattern.v, pattern.score, pattern.weight]
     exprs += [x for r in pattern.product.results for x in (r.value, *r.indices)]
-    if pattern.masked_weight is not None:
-        exprs.append(pattern.masked_weight)
+    exprs += [x for x in (pattern.masked_weight, pattern.sink) if x is not None]
     read = {load.source for expr in exprs for load in loads(expr)}
     unread = {
         buffer

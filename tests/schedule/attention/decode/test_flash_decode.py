@@ -20,8 +20,10 @@ from tvm import ir, relax, s_tir, tirx
 from tests.schedule.attention.attention_graphs import (
     MASKED,
     PLAIN,
+    SINK,
     added,
     attention,
+    beside_sink_tensors,
     guarded,
     m,
     n,
@@ -133,6 +135,16 @@ def in_five_axes(emit, q, k, v):
     scores = emit(op.einsum((rows, k), "bhgtd,bhsd->bhgts"))
     result = emit(op.einsum((emit(op.nn.softmax(scores, -1)), v), "bhgts,bhsd->bhgtd"))
     return op.reshape(result, (batch, heads, queries, size))
+
+
+@pytest.mark.parametrize("launches", [1, 2])
+def test_a_sink_counts_once_for_all_splits(launches, monkeypatch):
+    if launches == 2:
+        monkeypatch.setattr(flash_decode, "MAX_CLUSTER", 1)
+    params = beside_sink_tensors(1, 900, 64, "float16")
+    config = compare(params, *SINK, 2e-3)
+    assert config.launches == launches
+    assert config.splits > 1
 
 
 def repeated_arrays(q, k, v, *mask):
