@@ -53,7 +53,9 @@ from .space import Config as AnyConfig
 
 QUERIES_PER_TASK = 64  # on a CPU, roughly
 EXP_OPERATIONS = 20  # of one exponential
-MAX_HEAD_DIM = 512  # a row of a key or a value stays in registers and shared memory
+# A row of a key or a value stays in registers and shared memory. DeepSeek's latents have 512
+# elements, and 64 that are rotated.
+MAX_HEAD_DIM = 576
 
 
 @dataclass(frozen=True, eq=False)
