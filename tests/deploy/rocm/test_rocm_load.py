@@ -15,6 +15,7 @@ from scaled_chain import RESULT, ROWS, WIDTH, expected
 from tvm import relax
 
 import tvm_fusion
+from tvm_fusion.deploy.runtime import staged, tensors
 from tvm_fusion.deploy.runtime.artifact import manifest, weights_file
 from tvm_fusion.deploy.runtime.executable import release_pools
 from tvm_fusion.deploy.runtime.profile import clocks, profile
@@ -76,6 +77,25 @@ def test_a_call_waits_for_nothing(hip, chain_folder):
     executable.synchronize()
     assert hip.pending() == 0
     close(result, x)
+
+
+def test_arrays_of_the_host_are_copied_to_memory_that_stays(hip, chain_folder, monkeypatch):
+    executable, first = tvm_fusion.load(chain_folder), data()
+    close(executable(x=first)[RESULT], first)
+
+    def refuse(*_):
+        raise AssertionError("memory was allocated")
+
+    monkeypatch.setattr(tensors, "copy_to", refuse)
+    monkeypatch.setattr(staged, "copy_to", refuse)
+    inputs = [data() for _ in range(4)]
+    results = [executable(x=x)[RESULT] for x in inputs]
+    for x, result in zip(inputs, results, strict=True):
+        close(result, x)
+    changing = inputs[0].copy()
+    result = executable(x=changing)[RESULT]
+    changing[...] = 0
+    close(result, inputs[0])
 
 
 def test_kernels_run_on_the_current_stream(hip, chain_folder):
