@@ -69,6 +69,7 @@ COMMAND_LINES = {
     "kernel_diff": "test_kernel_diff.py",
     "llm.gpu": "test_llm_gpu.py",
     "owners": "test_owners.py",
+    "parallel.gpu": "test_parallel_gpu.py",
     "planning": None,
     "prices.run": "test_prices.py",
     "profile": None,
@@ -100,6 +101,7 @@ WORKERS = {
     *("graphnet.run", "half_sweep.worker", "operators_onnx.worker", "operators_speed.measure"),
     *("real_models.runner", "runtime_alone", "shared_cores.process"),
     *("llm.llama_cpp_worker", "llm.step_worker", "operators_torch.worker"),
+    *("parallel.compile_worker", "parallel.torch_peer"),
     *("tuning.metaschedule", "tuning.ours"),
 }
 ELSEWHERE = {"demo": "test_demo.py"}
