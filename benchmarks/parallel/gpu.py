@@ -258,17 +258,18 @@ def _check(case: Case, sides: dict[str, Side], row: dict[str, Any]) -> None:
 
 def _check_peer(one: Pending, sides: dict[str, Side], row: dict[str, Any]) -> None:
     """Compare with PyTorch's ranks, which draw the same weights and tokens."""
-    answers = _ask(one.ranks, "logits")
-    if answers is None or "tokens" not in answers[0]:
-        row["wrong"].append(f"PyTorch's ranks: {answers}")
+    try:
+        answer = _ask(one.ranks, "logits")
+    except PeerError as error:
+        row["wrong"].append(f"PyTorch's ranks: {error}")
         return
     side = next(iter(sides.values()))
-    kept, ids = side.tokens, np.asarray(answers[0]["tokens"], "int64")[None]
+    kept, ids = side.tokens, np.asarray(answer["tokens"], "int64")[None]
     side.set_tokens(ids)
     for name in ("prefill", "decode") if one.case.prompt else ("decode",):
         found = side.logits(name)
     side.set_tokens(kept)
-    row.setdefault("error", {})["peer"] = error = _relative(np.asarray(answers[0]["logits"]), found)
+    row.setdefault("error", {})["peer"] = error = _relative(np.asarray(answer["logits"]), found)
     if not error <= PEER_ALLOWED:
         row["wrong"].append(f"PyTorch's logits differ by {error:.1e}")
 
@@ -303,26 +304,37 @@ def _timed(one: Pending, sides: dict[str, Side], name: str, end: float) -> dict[
                 side.logits(name)
             waiting = time.perf_counter()
             note(side_name, 1e6 * (queued - start) / calls, 1e6 * (waiting - queued) / calls)
-        answers = _ask(peers, f"{name} {calls}") if peers else None
-        if answers is None:
-            peers = []
-        else:
-            note("PyTorch", answers[0]["queued_us"], answers[0]["waiting_us"])
+        try:
+            answer = _ask(peers, f"{name} {calls}") if peers else {}
+        except PeerError as error:
+            one.row["wrong"].append(f"PyTorch's ranks: {error}")
+            answer, peers = {}, []
+        if answer:
+            note("PyTorch", answer["queued_us"], answer["waiting_us"])
     return {
         side: {kind: statistics.median(found) for kind, found in kinds.items()}
         for side, kinds in times.items()
     }
 
 
-def _ask(ranks: list[Worker], line: str) -> list[dict[str, Any]] | None:
-    """Send a line to all ranks; ``None`` where one does not answer."""
+class PeerError(RuntimeError):
+    """What one of PyTorch's ranks says, or how it ended."""
+
+
+def _ask(ranks: list[Worker], line: str) -> dict[str, Any]:
+    """Send a line to all ranks; returns the first one's answer."""
     for rank in ranks:
         rank.send(line)
-    lines = [rank.line(ANSWER_SECONDS) for rank in ranks]
-    if not all(lines):
-        return None
-    answers = [json.loads(line or "{}") for line in lines]
-    return None if any("error" in answer for answer in answers) else answers
+    answers: list[dict[str, Any]] = []
+    for rank in ranks:
+        told = rank.line(ANSWER_SECONDS)
+        if not told:
+            raise PeerError("a rank does not answer" if told is None else rank.ended())
+        answers.append(json.loads(told))
+    for answer in answers:
+        if "error" in answer:
+            raise PeerError(answer["error"])
+    return answers[0]
 
 
 def _free_port() -> int:

@@ -57,7 +57,8 @@ class Gathered(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Multiply, and put the ranks' logits side by side."""
-        return collectives.all_gather_tensor(self.linear(x), -1, self._group)
+        logits = self.linear(x)
+        return collectives.all_gather_tensor(logits, logits.ndim - 1, self._group)
 
 
 def shard(model: Any, rank: int, world: int, group: Any) -> Any:
@@ -183,7 +184,8 @@ def main(case: str, rank: str, world: str, port: str, device: str) -> None:
             name, _, count = line.strip().partition(" ")
             send(found.logits() if name == "logits" else found.timed(name, int(count)))
     except Exception as error:  # guard: what PyTorch does not take is told
-        send({"error": f"{type(error).__name__}: {str(error).splitlines()[0][:300]}"})
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        send({"error": f"{type(error).__name__}: {'; '.join(lines[:4])}"[:800]})
 
 
 if __name__ == "__main__":
