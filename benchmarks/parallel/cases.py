@@ -57,11 +57,11 @@ class Case:
 _LLAMA = "Llama-3-8B"
 CASES = (
     Case("llama_8b", _LLAMA),
-    Case("llama_8b_8_layers", _LLAMA, layers=8),
-    Case("llama_70b_int4_8_layers", "Llama-3-70B", layers=8, prompt=0, has_int4=True,
-         has_peer=False),
+    Case("llama_8b_8_layers", _LLAMA, layers=8, has_peer=False),
+    Case("llama_70b_int4_4_layers", "Llama-3-70B", layers=4, prompt=0, has_int4=True,
+         sizes=(2,), has_peer=False),
     Case("llama_70b_int4", "Llama-3-70B", prompt=0, has_int4=True, sizes=(2,), has_peer=False),
     # Not for a device: they show here that all parts work.
     Case("tiny", "Llama-tiny", layers=2, length=64, position=32, prompt=16),
 )  # fmt: skip
-DEFAULT = ("llama_8b", "llama_8b_8_layers", "llama_70b_int4_8_layers")
+DEFAULT = ("llama_8b", "llama_8b_8_layers", "llama_70b_int4_4_layers")
