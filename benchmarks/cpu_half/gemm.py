@@ -3,7 +3,8 @@
 ``python -m benchmarks.cpu_half.gemm [--sizes 1024] [--threads 1 2 16] [--json FILE]`` compiles
 GEMMs of bfloat16 and int8 with a constant B, of a known and of any number of rows, and times them
 and products of registers alone in turns; beside them PyTorch's of bfloat16, which is oneDNN's,
-where PyTorch is installed. Shares are of one core's peak, times the threads.
+where PyTorch is installed. Registers hold numbers as the GEMMs do: zeros take less power, and a
+core's clock is up to 1.15 times as fast. Shares are of one core's peak, times the threads.
 """
 
 from __future__ import annotations
