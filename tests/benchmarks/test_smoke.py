@@ -76,7 +76,8 @@ COMMAND_LINES = {
 }
 #: Processes that the commands above start, without a command line for people.
 WORKERS = {
-    *("cpu_half.worker", "held_out.worker", "qdq.worker"),
+    *("cpu_half.gemm_worker", "cpu_half.prepare", "cpu_half.worker", "held_out.worker"),
+    *("qdq.prepare", "qdq.worker"),
     *("compile_time.sample", "gpu.once", "gpu.warm", "prices.compile_worker", "gpu_models.worker"),
     *("harness.arena", "harness.worker", "kernel_diff.collect"),
     *("graphnet.run", "half_sweep.worker", "operators_onnx.worker", "operators_speed.measure"),
