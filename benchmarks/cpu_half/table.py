@@ -1,4 +1,4 @@
-"""What was measured, for a reader: ``README.md``, and the record beside it."""
+"""What was measured, for a reader: ``README.md``, and its record."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

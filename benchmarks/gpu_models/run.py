@@ -1,4 +1,4 @@
-"""Check and time a folder of models on this machine's GPU, beside PyTorch.
+"""Check and time a folder of models on this machine's GPU, against PyTorch.
 
 ``python3 -m benchmarks.gpu_models.run DIR [--json FILE] [--profile]`` needs PyTorch, transformers
 and TVM's runtime, no compiler. Every model has a process of its own: all get ready side by side
@@ -33,9 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--no-rival", nargs="*", help="parts of the names to leave PyTorch's compiler out of"
     )
     parser.add_argument("--profile", action="store_true", help="list the kernels of a call, too")
-    parser.add_argument(
-        "--records", type=Path, help="the same models compiled with records, beside them"
-    )
     options = parser.parse_args(arguments)
     path = options.json or Path(os.environ.get("OUT", "."), "gpu_models.json")
     index = json.loads((options.folder / INDEX).read_text())
@@ -47,7 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     workers = {
         name: Worker(
             *("-m", MODULE, name, folder, str(int(has_rival[name])), profiled),
-            *([str(options.records)] if options.records else []),
             environment=environment,
             folder=Path.cwd(),
         )

@@ -40,7 +40,7 @@ from ....core.tir.loops import (
 )
 from ....program.program import Program
 from ...cpu.schedule import pays_threads
-from ...elementwise.cpu import ElementwiseCpuConfig, maps_cpu
+from ...elementwise.cpu.kernel import ElementwiseCpuConfig, maps_cpu
 from ..problem.functions.packing import PackedConstant, packed_kernel
 from .blocks.rounded import RoundedPanels
 from .blocks.tile_operands import UnpackedTiles
