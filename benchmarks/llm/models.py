@@ -1,4 +1,4 @@
-"""Language models of transformers with the shapes of released ones, and drawn weights."""
+"""Language models of transformers with the shapes of released ones, and random weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SCALED = 128  # terms that share a scale of int4
 
 
 def model_of(name: str, layers: int | None, vocabulary: int | None, length: int) -> Any:
-    """Make a model of drawn weights."""
+    """Make a model of random weights."""
     torch.manual_seed(0)
     return _class(name)(_config(name, layers, vocabulary, length)).eval()
 

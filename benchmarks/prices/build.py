@@ -17,8 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from threading import Lock
@@ -28,8 +27,6 @@ import tvm
 from tvm.ir.transform import Sequential
 
 from benchmarks import zoo
-from benchmarks.gpu_check.batches import Batches
-from benchmarks.gpu_check.entry import reason
 from tvm_fusion.config import FusionConfig
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.deploy.build.lower import LowerToVM
@@ -44,6 +41,8 @@ from tvm_fusion.schedule.kernels import ScheduleKernels
 from tvm_fusion.tuning.build_candidates import drawn_weight
 
 from .alternatives import FUSED, PlannedGroup, bind_constants, parts_of, planned_groups
+from .batches import Batches
+from .compile_worker import reason
 
 INDEX = "index.json"
 GROUPS, LOWERED = "groups", "lowered"  # folders of modules
@@ -243,22 +242,6 @@ def _lowered(mod: tvm.IRModule, spec: TargetSpec) -> tuple[tvm.IRModule, dict[st
     return lowered, {"inputs": inputs, "weights": weights}
 
 
-@dataclass(frozen=True, eq=False)
-class _Entry:
-    """What :class:`~benchmarks.gpu_check.batches.Batches` compiles: one alternative of a group."""
-
-    path: Path
-    kind: str = "group"
-
-    @property
-    def name(self) -> str:
-        return self.path.name.removesuffix(".json")
-
-    @cached_property
-    def mod(self) -> tvm.IRModule:
-        return tvm.ir.load_json(self.path.read_text())
-
-
 def _compile(folder: Path, index: dict[str, Any], processes: int, log: Log, seconds: float) -> None:
     """Compile what no library has, dear groups first; note where each function is."""
     lock = Lock()
@@ -267,8 +250,8 @@ def _compile(folder: Path, index: dict[str, Any], processes: int, log: Log, seco
         """Keep what there is so far, whatever becomes of the rest."""
         with lock:
             log(line)
-            for entry, (library, name) in list(batches.placed.items()):
-                key, _, way = entry.name.partition(".")
+            for file, (library, name) in list(batches.placed.items()):
+                key, _, way = file.stem.partition(".")
                 index["groups"][key]["functions"][way] |= {"library": library, "function": name}
             if "functions" in line:
                 (folder / INDEX).write_text(json.dumps(index))
@@ -279,9 +262,9 @@ def _compile(folder: Path, index: dict[str, Any], processes: int, log: Log, seco
     dear = sorted(index["groups"].items(), key=lambda one: -one[1]["prices"][FUSED]["us"])
     for key, way, function in functions_of(dict(dear)):
         if "library" not in function:
-            batches.add(_Entry(folder / LOWERED / f"{key}.{way}.json"))
+            batches.add(folder / LOWERED / f"{key}.{way}.json")
     batches.finish()
-    index["failed"] += [f"{one.name}: {one.reason}" for one in batches.failed]
+    index["failed"] += [f"{one.stem}: {reason}" for one, reason in batches.failed.items()]
     note(f"{len(batches.placed)} functions compiled, {len(batches.failed)} failed")
 
 

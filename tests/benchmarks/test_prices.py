@@ -1,4 +1,4 @@
-"""Prices beside times: groups are found once, alternatives agree, the page tells losses."""
+"""Prices against times: groups are found once, alternatives agree, the page tells losses."""
 
 import json
 import time

@@ -29,6 +29,9 @@ from .tensors import (
 )
 from .torch_tensors import from_torch, in_order, to_torch, torch_of
 
+#: Takes tensors in order, and returns outputs in order.
+Unchecked = Callable[[Sequence[Any]], list[Any]]
+
 #: What the runtime says of extents that the inputs decide, and that fit nothing.
 _DO_NOT_FIT = ("std::bad_alloc", "negative dimensions", "match_cast error")
 
@@ -78,7 +81,8 @@ class Function:
         self._arrays = self._in_place_arrays(fixed)
         self._fixed = dict(zip((spec.name for spec in specs), tensors, strict=True))
         self._copies = self._to_copy_back(self._arrays, specs, tensors)
-        self._slots = [self._fixed.get(spec.name) for spec in signature.inputs]
+        self._slots: list[Any] = [self._fixed.get(spec.name) for spec in signature.inputs]
+        self._free = [i for i, fixed in enumerate(self._slots) if fixed is None]
         self._fixed_addresses = frozenset(t.data_ptr() for t in (*tensors, *self._weights))
         self._prepare_direct(tensors)
 
@@ -165,6 +169,29 @@ class Function:
                 "as many elements as what is reshaped",
             ) from error
 
+    def unchecked(self, inputs: Sequence[Any]) -> Unchecked | None:
+        """Return a call without checks and names, for callers that check themselves.
+
+        Parameters
+        ----------
+        inputs : sequence of torch.Tensor
+            What is not fixed, in order: like those of all calls to come.
+
+        Returns
+        -------
+        callable or None
+            ``None`` where inputs or outputs need conversions. An output that lies where an input
+            does is ``None``.
+        """
+        named = dict(zip((spec.name for spec in self._specs), inputs, strict=True))
+        torch = torch_of(inputs)
+        if torch is None or not self._is_direct or self._outputs is None:
+            return None
+        if self._direct_inputs(torch).take(named) is None:
+            return None
+        outputs = self._outputs
+        return lambda inputs: outputs.ordered(self._result(inputs))
+
     def _run_torch(
         self, torch: Any, inputs: Mapping[str, Any], out: Mapping[str, Any] | None
     ) -> dict[str, Any]:
@@ -227,8 +254,10 @@ class Function:
         """List all inputs in call order, with the fixed ones."""
         if not self._fixed:
             return given
-        rest = iter(given)
-        return [next(rest) if fixed is None else fixed for fixed in self._slots]
+        values = self._slots.copy()
+        for place, value in zip(self._free, given, strict=True):
+            values[place] = value
+        return values
 
     def _named(self, result: Any, given: Sequence[tvm_ffi.Tensor]) -> dict[str, Any]:
         """Name results, each in memory of its own."""

@@ -76,7 +76,7 @@ class _Planner:
     def __init__(self, graph: Graph, book: ClaimBook) -> None:
         self._graph = graph
         self._book = book
-        self._masks = PositionMasks(graph, book.device)
+        self._masks = PositionMasks(graph)
         self._partition = Partition(graph)
         self._merger = Merger(self._partition, book)
         self._grown: set[Block] = set()
