@@ -240,7 +240,7 @@ def _group(function: str, claim: Claim, cost: CostModel, forms: tuple[Form, ...]
         us=estimate.us,
         source=estimate.source,
         arithmetic=(claim.laid_out or claim).arithmetic,
-        most=cost.largest_term([claim]),
+        most=cost.most_of(claim),
         forms=forms,
     )
 
