@@ -8,8 +8,6 @@ time that products take. Smaller blocks have fewer such waves, before these beco
 No device was there: clocks are the instruction set guides', of issue slots and of products.
 """
 
-from __future__ import annotations
-
 from ..tile.shape import M16, TileConfig
 
 Tile = tuple[int, int, int, int, int]
