@@ -51,29 +51,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     record: dict[str, Any] = {"about": index, "rows": []}
     start = time.perf_counter()
-    answers = {name: answer(worker, SECONDS) for name, worker in workers.items()}
+    answers = {name: worker.answer(SECONDS) for name, worker in workers.items()}
     print(f"ready after {time.perf_counter() - start:.0f} s", flush=True)
     for name, worker in workers.items():
         row = answers[name]
         if not row["wrong"]:
             worker.send("go")
-            row |= answer(worker, SECONDS)
+            row |= worker.answer(SECONDS)
         worker.close()
         record["about"] |= row.pop("about", {})
         record["rows"].append({**index["models"][name], **row, "name": name})
         print(_text(record["rows"][-1]), flush=True)
         path.write_text(json.dumps(record, indent=1) + "\n")
     return int(any(row["wrong"] for row in record["rows"]))
-
-
-def answer(worker: Worker, seconds: float) -> dict[str, Any]:
-    """Read what a worker answers; what libraries print is no JSON and is skipped."""
-    while True:
-        line = worker.line(seconds)
-        if not line:
-            return {"wrong": worker.ended() if line == "" else f"silent for {seconds:.0f} s"}
-        if line.startswith("{"):
-            return json.loads(line)
 
 
 def _text(row: dict[str, Any]) -> str:

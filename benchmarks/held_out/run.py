@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_models.run import answer
 from benchmarks.workers import Worker
 
 from .models import MODELS
@@ -55,12 +54,12 @@ def _together(names: Sequence[str], end: float) -> Iterator[dict[str, Any]]:
         name: Worker("-m", MODULE, name, environment=environment, folder=Path.cwd())
         for name in names
     }
-    ready = {n: answer(w, max(1.0, end - time.monotonic())) for n, w in workers.items()}
+    ready = {n: w.answer(max(1.0, end - time.monotonic())) for n, w in workers.items()}
     for name, worker in workers.items():
         row = ready[name]
         if not row["wrong"]:
             worker.send("go")
-            row |= answer(worker, TIMING_SECONDS)
+            row |= worker.answer(TIMING_SECONDS)
         worker.close()
         yield {"name": name, **row}
 

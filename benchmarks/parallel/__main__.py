@@ -2,6 +2,7 @@
 
 On GPUs each worker has one; on a CPU the workers share its cores, which shows what exchanges cost
 and not what several sockets would save. It writes ``results/parallel.json`` and ``README.md``.
+What ``python3 -m benchmarks.parallel.gpu`` measured is taken by ``--take FILE``.
 """
 
 import argparse
@@ -26,6 +27,7 @@ HERE = Path(__file__).parent
 RECORD = HERE / "results" / "parallel.json"
 # Of a logit, relative to the largest: workers add up in another order, and one worker's own logits
 # are as far from those of float64 as two workers' are from its (1.6e-6 of a layer of Qwen3-0.6B).
+KINDS = ("queued_us", "waiting_us")
 TOLERANCE = {"fp32": 1e-5, "fp16": 2e-2, "bf16": 1e-1}
 
 
@@ -41,11 +43,16 @@ def main() -> int:
     parser.add_argument("--target", default="cpu")
     parser.add_argument("--precision", choices=TOLERANCE, default="fp32")
     parser.add_argument("--by-price", action="store_true", help="split what pays, and not all")
+    parser.add_argument("--take", type=Path, metavar="FILE", help="what was measured on GPUs")
     parser.add_argument("--render", action="store_true", help="write the table again, no more")
     options = parser.parse_args()
-    if not options.render:
-        write(RECORD, {"environment": environment.describe(ROOT), "rows": measure(options)})
-    (HERE / "README.md").write_text(render(read(RECORD)))
+    record = read(RECORD)
+    if options.take:
+        record["gpu"] = read(options.take)
+    elif not options.render:
+        record |= {"environment": environment.describe(ROOT), "rows": measure(options)}
+    write(RECORD, record)
+    (HERE / "README.md").write_text(render(record))
     return 0
 
 
@@ -134,7 +141,38 @@ def render(record: dict[str, Any]) -> str:
         "A decoder of random weights on one worker and on several, in turns in one run; medians. "
         "Errors are the largest difference of a logit from one worker's, relative to the largest "
         f"logit. Workers on one CPU share its cores, with whatever else runs there: rows of "
-        f"target cpu show that results agree, and no gain.\n\n{lines}\n"
+        f"target cpu show that results agree, and no gain.\n\n{lines}\n{_gpu(record.get('gpu'))}"
+    )
+
+
+def _gpu(record: dict[str, Any] | None) -> str:
+    """Write the table of what was measured on GPUs."""
+    if record is None:
+        return ""
+    cells = []
+    for row in record["rows"]:
+        for name in ("prefill", "decode"):
+            one = row.get(name, {}).get("1 workers", {})
+            for side, us in row.get(name, {}).items():
+                times = [f"{us[kind] / 1e3:.3f}" for kind in KINDS]
+                faster = [f"{one[kind] / us[kind]:.2f}" if one else "" for kind in KINDS]
+                cells.append([row["name"], name, side, *times, *faster])
+    head = ["model", "step", "side", "queued ms", "waiting ms", "beside one worker, queued",
+            "waiting"]  # fmt: skip
+    wrong = [f"* {row['name']}: {told}" for row in record["rows"] for told in row["wrong"]]
+    return "\n".join(
+        [
+            "\n## GPUs",
+            "",
+            f"Target {record['target']}, by `python3 -m benchmarks.parallel.gpu`: queued calls are "
+            "launched one behind the other, each waiting one is waited for by reading its logits. "
+            "PyTorch's tensor parallel runs compiled, in a CUDA graph, on as many GPUs.",
+            "",
+            *table(head, cells),
+            *([""] if wrong else []),
+            *wrong,
+            "",
+        ]
     )
 
 

@@ -11,10 +11,12 @@ Nothing needs the device; the folder travels to it.
 from __future__ import annotations
 
 import json
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -46,6 +48,7 @@ INDEX = "index.json"
 GROUPS, LOWERED = "groups", "lowered"  # folders of modules
 BATCH = 10  # functions of a library
 MOST_BYTES = 1 << 31  # of a group's tensors
+PLANNING = 0.5  # of the time, at most: the rest is for compilers
 
 Log = Callable[[str], None]
 
@@ -72,7 +75,7 @@ def build(
     processes
         That run side by side.
     seconds
-        After which what is not compiled is given up.
+        After which what is not compiled is given up; after half of it, what is not planned.
 
     Returns
     -------
@@ -80,6 +83,7 @@ def build(
         The index: ``target``, ``models`` (calls by group, or the reason of a failure), ``groups``.
     """
     end = time.monotonic() + seconds
+    planned = end - (1 - PLANNING) * seconds if seconds < float("inf") else seconds
     for name in (GROUPS, LOWERED):
         (folder / name).mkdir(parents=True, exist_ok=True)
     path = folder / INDEX
@@ -87,16 +91,23 @@ def build(
     if path.exists():
         index = json.loads(path.read_text())
     left = [name for name in models if name not in index["models"]]
+
+    def note(name: str, found: dict[str, Any]) -> None:
+        _note(index, name, found, log)
+        path.write_text(json.dumps(index))
+
     if processes == 1:
         for name in left:
-            _note(index, name, plan(name, target, folder), log)
+            note(name, plan(name, target, folder, planned))
     else:
         context = get_context("spawn")
         with ProcessPoolExecutor(processes, mp_context=context, max_tasks_per_child=1) as pool:
-            jobs = {pool.submit(plan, name, target, folder): name for name in left}
+            jobs = {pool.submit(plan, name, target, folder, planned): name for name in left}
             for job in as_completed(jobs):
-                _note(index, jobs[job], job.result(), log)
-    path.write_text(json.dumps(index))
+                try:
+                    note(jobs[job], job.result())
+                except BrokenProcessPool:  # such as of memory; the groups so far are compiled
+                    log(f"{jobs[job]}: the process ended")
     _compile(folder, index, processes, log, end - time.monotonic())
     return index
 
@@ -130,8 +141,13 @@ def imported(name: str, spec: TargetSpec) -> Imported:
     return import_model(exported(name, half), config)
 
 
-def plan(name: str, target: str, folder: Path) -> dict[str, Any]:
+def plan(name: str, target: str, folder: Path, end: float = float("inf")) -> dict[str, Any]:
     """Plan one model; lower the groups that no other process has taken.
+
+    Parameters
+    ----------
+    end
+        Of the system's monotonic clock, at which it stops with the groups that there are.
 
     Returns
     -------
@@ -142,6 +158,7 @@ def plan(name: str, target: str, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"calls": {}, "groups": {}, "failed": []}
     start = time.perf_counter()
     try:
+        _stop_at(end)
         model = imported(name, spec)
         with spec.tvm_target() as tvm_target, remembering(), recording():
             mod = Sequential(stages(FusionConfig())[:-1])(model.mod)
@@ -151,6 +168,8 @@ def plan(name: str, target: str, folder: Path) -> dict[str, Any]:
                     continue
                 try:
                     found["groups"][group.key] = write(group, spec, folder)
+                except TimeoutError:
+                    raise
                 # guard: told in the index; the other groups are measured all the same
                 except Exception as error:
                     found["failed"].append(f"{name}: {group.claim.group.title}: {reason(error)}")
@@ -158,7 +177,21 @@ def plan(name: str, target: str, folder: Path) -> dict[str, Any]:
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         found["failed"].append(f"{name}: {Path(place.filename).name}: {reason(error)}")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
     return found | {"seconds": time.perf_counter() - start}
+
+
+def _stop_at(end: float) -> None:
+    """Raise in this process's main thread when a time is reached."""
+    if end == float("inf"):
+        return
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError("no time was left to plan it")
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, max(end - time.monotonic(), 1e-3))
 
 
 def _is_taken(folder: Path, key: str) -> bool:

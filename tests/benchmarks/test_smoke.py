@@ -55,6 +55,7 @@ COMMAND_LINES = {
     "kernel_diff": "test_kernel_diff.py",
     "llm.gpu": "test_llm_gpu.py",
     "owners": "test_owners.py",
+    "parallel.gpu": "test_parallel_gpu.py",
     "prices.run": "test_prices.py",
     "graphnet": "test_graphnet.py",
     "half_sweep": "test_half_sweep.py",
@@ -75,12 +76,14 @@ COMMAND_LINES = {
 }
 #: Processes that the commands above start, without a command line for people.
 WORKERS = {
-    *("cpu_half.worker", "held_out.worker", "qdq.worker"),
+    *("cpu_half.gemm_worker", "cpu_half.prepare", "cpu_half.worker", "held_out.worker"),
+    *("qdq.prepare", "qdq.worker"),
     *("compile_time.sample", "gpu.once", "gpu.warm", "prices.compile_worker", "gpu_models.worker"),
     *("harness.arena", "harness.worker", "kernel_diff.collect"),
     *("graphnet.run", "half_sweep.worker", "operators_onnx.worker", "operators_speed.measure"),
     *("real_models.runner", "runtime_alone", "shared_cores.process"),
     *("llm.llama_cpp_worker", "llm.step_worker", "operators_torch.worker"),
+    *("parallel.compile_worker", "parallel.torch_peer"),
 }
 ELSEWHERE = {"demo": "test_demo.py"}
 

@@ -274,7 +274,7 @@ class GemmLoops:
         stmts: list[tirx.Stmt] = []
         if size is None or size >= sizes.mr:
             # Rows beyond the last full tile make the count negative: no trips.
-            stmts.append(loop("tile", here, lambda n: tile(n, sizes.mr, False)))
+            stmts.append(self._tile.whole(rows, panel, here, pass_))
         if size is None:
             last = full * sizes.mr - rows.start
             inside = tirx.And(last >= 0, last < sizes.mc)

@@ -29,7 +29,7 @@ from .....program.program import Program
 from ....gpu.memory.shared_tiles import touch
 from ....gpu.memory.vector_moves import AMD_MOVES
 from ....gpu.threads.warp import each_thread
-from ...problem.online_softmax import assign, divisor, float_
+from ...problem.online_softmax import assign, float_
 from ...problem.pattern import FLOAT
 from ..grid import query_blocks
 from ..problem import FlashProblem
@@ -107,8 +107,7 @@ class _FlashBlock(WaveBlock):
         pattern, columns = self._problem.pattern, self._problem.v.extent
 
         def inverse(slot: ir.Expr) -> tirx.Stmt:
-            total = divisor(pattern, load(self._l_i, [slot]))
-            return assign(load(self._alpha, [slot]), float_(1) / total)
+            return assign(load(self._alpha, [slot]), float_(1) / self._divisor(slot))
 
         def of_cell(i: ir.Expr) -> tirx.Stmt:
             slot, cell = coordinates(i, [self._slots, self._column_cells])
