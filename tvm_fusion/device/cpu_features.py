@@ -1,7 +1,5 @@
 """Instruction sets of CPUs: Linux's and LLVM's names, and what each makes a CPU capable of."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a device can do: the figures and capabilities that templates, claims and reports read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """Run: execute an artifact and time it."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import math

@@ -1,7 +1,5 @@
 """Decide whether two blocks may be merged; every refusal has a reason."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from ...core.contract.template import Claim, Refusal

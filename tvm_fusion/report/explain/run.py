@@ -1,7 +1,5 @@
 """From a model to its explanation: planned, really scheduled, counted."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Hashable, Iterable
 from contextlib import nullcontext

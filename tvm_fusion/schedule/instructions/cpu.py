@@ -13,8 +13,6 @@ One thread executes them: a layout has registers alone, in the order of memory.
 Wider vectors come first.
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 
 from ..._tvm.ir.bf16 import dot_bf16

@@ -1,7 +1,5 @@
 """All matrix instructions, and the choice of one for a device."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from ...device import Device
