@@ -30,6 +30,7 @@ class Operator:
     results: list
     flops: int
     is_opaque: bool = False
+    type: object = None
 
 
 def make(inputs, outputs, flops, launches=1, parallelism=10**6, traffic=None):
