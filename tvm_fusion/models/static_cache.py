@@ -10,16 +10,17 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers.cache_utils import (
-    DummyLayer,
-    LinearAttentionLayer,
-    StaticLayer,
-    StaticSlidingWindowLayer,
-)
+from transformers import cache_utils
+from transformers.cache_utils import LinearAttentionLayer, StaticLayer, StaticSlidingWindowLayer
 
 from ..errors import UserError
 from .byte_cache import ByteLayer
 from .window import WindowLayer
+
+_FIXED: tuple[type, ...] = (StaticLayer, LinearAttentionLayer)
+# Of layers without a cache, which transformers has since 5.24.
+if hasattr(cache_utils, "DummyLayer"):
+    _FIXED = (*_FIXED, cache_utils.DummyLayer)
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,7 @@ def static_cache(model: Any, config: Any, max_length: int, dtype: str | None = N
         if type(layer) is StaticSlidingWindowLayer:
             fits = layer.max_cache_len >= max_length
             cache.layers[number] = (StaticLayer if fits else WindowLayer)(layer.max_cache_len)
-        elif not isinstance(layer, (StaticLayer, LinearAttentionLayer, DummyLayer)) or isinstance(
-            layer, StaticSlidingWindowLayer
-        ):
+        elif not isinstance(layer, _FIXED) or isinstance(layer, StaticSlidingWindowLayer):
             raise UserError(
                 f"layer {number} of {type(model).__name__} has a cache of type "
                 f"{type(layer).__name__}",

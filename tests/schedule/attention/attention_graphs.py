@@ -50,7 +50,7 @@ def safe_arrays(q, k, v, mask):
 
 
 def spoil(inputs):
-    """Put NaN and infinities beside a dead row: in four heads, at least three queries each."""
+    """Put NaN and infinities next to a dead row: in four heads, at least three queries each."""
     mask = inputs["mask"]
     mask[:] = np.where(mask > 0, 0, -np.inf)
     mask[..., 1, :] = -np.inf

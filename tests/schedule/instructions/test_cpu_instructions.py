@@ -1,4 +1,4 @@
-"""CPUs' rows beside Intel's definitions, beside LLVM's assembler, and run where this CPU can."""
+"""CPUs' rows against Intel's definitions, against LLVM's assembler, and run where this CPU can."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Activations of int8 beside weights in blocks, on CPUs that multiply bytes."""
+"""Activations of int8 for weights in blocks, on CPUs that multiply bytes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _VIEWS = ("relax.reshape", "relax.permute_dims")
 class RoundedActivations:
     """``x W = (numbers * scales) W``: each product with packed weights reads bytes of its own.
 
-    Where the user allows approximate results, activations beside weights of 8 bits and fewer are
-    rounded to int8, with a scale for each block of a row. Where a model rounds them itself, what
-    scales them back is repeated for every product, so that kernels read the bytes: once computed
-    for all, four times as many bytes would be read, and floats multiplied.
+    Where the user allows approximate results, activations of products with weights of 8 bits and
+    fewer are rounded to int8, with a scale for each block of a row. Where a model rounds them
+    itself, what scales them back is repeated for every product, so that kernels read the bytes:
+    once computed for all, four times as many bytes would be read, and floats multiplied.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:

@@ -2,7 +2,7 @@
 
 grid: batch * heads * ceil(queries / block_m) blocks; block: waves of 16 or 32 rows each; of wide
 heads two waves share rows, and each has half of the columns
-LDS: k[block_n, d], v[d, block_n], swizzled; q[block_m, d] before, or beside them
+LDS: k[block_n, d], v[d, block_n], swizzled; q[block_m, d] before, or next to them
 registers of a wave: acc[rows, d], s[rows, block_n], m_i, l_i; q_frag, or loaded for every tile
 q -> registers -> LDS -> q_frag; k(0) -> registers -> LDS
 for n in range(tiles that a row of the block sees):

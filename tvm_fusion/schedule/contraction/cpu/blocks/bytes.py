@@ -16,7 +16,7 @@ from ...problem.block_quantized import BlockQuantized
 from ...problem.gemm_view import GemmView
 from ..operands.a import RowBlock
 from .product import BlockAccumulators, BlockProduct, BlockRows, lanes_of
-from .weights import LOW_HALVES
+from .weights import low_bits
 
 _GROUP = 4  # terms of a word of bytes
 
@@ -59,7 +59,8 @@ class ByteBlocks(BlockProduct):
         weights, panel, rows = tile.weights, tile.place.panel, tile.place.rows
         assert isinstance(tile.rows, ByteRows)
         a, offset, clamp = tile.rows, tile.place.offset, tile.place.clamp
-        halves = 8 // self.weights.bits
+        bits = self.weights.bits
+        parts = 8 // bits
         first = (rows.first_k + number) * self.size
 
         def add(k: ir.Expr, numbers: ir.Expr, v: ir.Expr, i: ir.Expr) -> tirx.Stmt:
@@ -72,16 +73,16 @@ class ByteBlocks(BlockProduct):
             for v in tile.vectors():
                 packed = tirx.Var("word", f"int32x{self.lanes}")
                 stmts.append(tirx.Bind(packed, weights.word(panel, number, word, v)))
-                for half in range(halves):
+                for part in range(parts):
                     numbers: ir.Expr = packed
-                    if halves > 1:
+                    if parts > 1:
                         moved = packed
-                        if half:
-                            moved = tirx.shift_right(packed, lanes_of(4, self.lanes))
+                        if part:
+                            moved = tirx.shift_right(packed, lanes_of(part * bits, self.lanes))
                         numbers = tirx.Var("numbers", f"int32x{self.lanes}")
-                        masked = tirx.bitwise_and(moved, lanes_of(LOW_HALVES, self.lanes))
+                        masked = tirx.bitwise_and(moved, lanes_of(low_bits(bits), self.lanes))
                         stmts.append(tirx.Bind(numbers, masked))
-                    k = first + (word * halves + half) * _GROUP
+                    k = first + (word * parts + part) * _GROUP
                     stmts.append(tile.each_row(partial(add, k, numbers, v)))
             return sequence(stmts)
 
