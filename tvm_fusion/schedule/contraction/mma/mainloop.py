@@ -124,12 +124,12 @@ class TileMmaMainloop(TileAccumulators):
             ]
             self.buffers += self._parts
 
-    def stmt(self, thread: ir.Expr, beside: tirx.Stmt | None = None) -> tirx.Stmt:
+    def stmt(self, thread: ir.Expr, concat_parts: tirx.Stmt | None = None) -> tirx.Stmt:
         """Write the software pipeline over the tiles of K.
 
         Parameters
         ----------
-        beside
+        concat_parts
             What it does while the first tiles are on their way.
         """
         config, ring = self._config, self._ring
@@ -153,7 +153,7 @@ class TileMmaMainloop(TileAccumulators):
         is_short = self._a.is_copied and self._b.is_copied
         kind = tirx.ForKind.UNROLLED if is_short else tirx.ForKind.SERIAL
         stmts.append(loop("stage", config.tile.stages - 1, fill, kind))
-        stmts += [] if beside is None else [beside]
+        stmts += [] if concat_parts is None else [concat_parts]
         stmts += [*ring.start(), unrolled("i", config.accumulators, clear)]
         is_pipelined = self._slots == 2 and not config.problem.is_amd
         tile_step = self._pipelined if is_pipelined else self._simple

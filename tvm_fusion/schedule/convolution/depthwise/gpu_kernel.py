@@ -258,7 +258,7 @@ def _has_rest(extent: ir.Expr, size: int) -> bool:
 # Epilogue of a depthwise convolution on a GPU: results of a pixel, by vectors of channels.
 #
 # for result:
-#   for what the result reads beside the sums:   vector of channels       16 bytes a load
+#   for what the result reads besides the sums:   vector of channels       16 bytes a load
 #   for lane:                                    out[lane] = result(acc[pixel][lane], vectors[lane])
 #   result vector = out                                                   16 bytes a store
 def store_pixel(
