@@ -30,13 +30,13 @@ CAUSES = {
         {},
     ),
     "a shape that is an input": (
-        "(float[2,3] x, int64[4] s) => (float[a,b] y) { y = Pad(x, s) }",
+        "(float[1,1,2,3] x, float[4] s) => (float[a,b,c,d] y) { y = Resize(x, , s) }",
         {},
-        "operator Pad",
-        "x float32 [2, 3], s int64 [4]",
+        "operator Resize",
+        "x float32 [1, 1, 2, 3], s float32 [4]",
         "bind s with --constant s=VALUE",
-        "(float[2,3] x, int64[4] s) => (float[a,b] y) { y = Pad(x, s) }",
-        {"constants": {"s": np.array([0, 1, 1, 0])}},
+        "(float[1,1,2,3] x, float[4] s) => (float[a,b,c,d] y) { y = Resize(x, , s) }",
+        {"constants": {"s": np.array([1, 1, 2, 2], "float32")}},
     ),
     "a shape that another operator takes from an input": (
         "(float[2,3,4,4] x, int64[4] s) => (float[a,b,c,d] y) "
