@@ -38,11 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     length.add_argument(
         "--repeat", type=int, default=10, metavar="N", help="timed runs (default: 10)"
     )
-    length.add_argument(
-        "--duration", type=float, metavar="SECONDS", help="as many timed runs as end in this time"
-    )
+    length.add_argument("--duration", type=float, metavar="SECONDS", help="time runs for this long")
     parser.add_argument(
-        "--warmup", type=int, default=2, metavar="N", help="runs before them (default: 2)"
+        "--warmup", type=int, default=2, metavar="N", help="untimed runs before them (default: 2)"
     )
     add_threads_argument(parser)
     parser.add_argument("--output", metavar="FILE.npz", help="write the outputs there")

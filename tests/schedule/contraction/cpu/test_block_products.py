@@ -206,6 +206,20 @@ def test_rows_of_bytes(case, size):
     assert isinstance(check(Case(**given)), ByteBlocks)
 
 
+@pytest.mark.parametrize("case", ["4 bits", "zero points, the last block shorter"])
+def test_rows_of_bytes_without_vnni(case):
+    """AVX2 adds pairs of products in 16 bits: the largest numbers of both sides fit."""
+    given = {**CASES[case], "terms": 256, "bytes_of": 32}
+    blocks = check(Case(**given), AVX2)
+    assert isinstance(blocks, ByteBlocks)
+    assert blocks.dot.family == "maddubs"
+
+
+def test_bytes_of_eight_bits_would_saturate():
+    given = {**CASES["8 bits"], "terms": 256, "bytes_of": 32, "size": 32}
+    assert isinstance(claimed(Case(**given), AVX2)[1].details.config.gemm.blocks, FloatBlocks)
+
+
 @pytest.mark.parametrize("bytes_of", [32, None])
 @pytest.mark.parametrize("case", [n for n in CASES if CASES[n].get("size") != 16])
 def test_many_rows_in_bfloat16(case, bytes_of):

@@ -1,4 +1,4 @@
-"""Weights in blocks times rows of int8 in blocks: dot products of bytes (VNNI)."""
+"""Weights in blocks times rows of int8 in blocks: dot products of bytes (VNNI, AVX2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tvm import ir, tirx
 from ....._tvm.ir.buffer import declare
 from .....core.tir.expressions import load
 from .....core.tir.loops import block, constant, index, local, loop, sequence, simplified
-from ....instructions.cpu import dot_of, multiply
+from ....instructions.cpu import multiply
+from ....instructions.instruction import Instruction
 from ...problem.block_quantized import BlockQuantized
 from ...problem.gemm_view import GemmView
 from ..operands.a import RowBlock
@@ -28,9 +29,12 @@ class ByteBlocks(BlockProduct):
     ----------
     a : BlockQuantized
         A.
+    dot : Instruction
+        What multiplies the weights' bytes with A's.
     """
 
     a: BlockQuantized
+    dot: Instruction
 
     speed = 3
     part_dtype = "int32"
@@ -55,14 +59,13 @@ class ByteBlocks(BlockProduct):
         weights, panel, rows = tile.weights, tile.place.panel, tile.place.rows
         assert isinstance(tile.rows, ByteRows)
         a, offset, clamp = tile.rows, tile.place.offset, tile.place.clamp
-        row = dot_of("uint8", "int8", self.lanes)
         bits = self.weights.bits
         parts = 8 // bits
         first = (rows.first_k + number) * self.size
 
         def add(k: ir.Expr, numbers: ir.Expr, v: ir.Expr, i: ir.Expr) -> tirx.Stmt:
             word = tirx.Broadcast(a.word(rows, offset + i, k, clamp), self.lanes)
-            value = multiply(row, numbers, word, load(tile.part, [i, v]))
+            value = multiply(self.dot, numbers, word, load(tile.part, [i, v]))
             return tirx.BufferStore(tile.part, value, [i, v])
 
         def step(word: ir.Expr) -> tirx.Stmt:
