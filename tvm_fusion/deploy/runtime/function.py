@@ -165,8 +165,8 @@ class Function:
                 raise
             raise UserError(
                 "extents that the inputs decide do not fit the model's tensors",
-                "shapes that fit into memory, to which what is expanded broadcasts, and that have "
-                "as many elements as what is reshaped",
+                "shapes that fit into memory, to which what is expanded broadcasts, with as many "
+                "elements as what is reshaped or split, and no more than there are to take from",
             ) from error
 
     def unchecked(self, inputs: Sequence[Any]) -> Unchecked | None:

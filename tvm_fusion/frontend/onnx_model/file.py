@@ -122,7 +122,7 @@ def _load_external(model: onnx.ModelProto, path: Path) -> None:
     if missing:
         raise UserError(
             f"{path} keeps its weights in {', '.join(missing)}, which is not next to it",
-            f"{'that file' if len(missing) == 1 else 'those files'} in {path.parent}",
+            f"{'that file' if len(missing) == 1 else 'those files'} in {path.parent.resolve()}",
             "copy the weights next to the model",
         )
     for name, file in files.items():
