@@ -21,6 +21,7 @@ class Tensor:
     bytes: int
     dtype: str = "float32"
     is_parameter: bool = False
+    producer: object = None
 
 
 @dataclass(eq=False)
@@ -28,6 +29,7 @@ class Operator:
     tensors: list
     results: list
     flops: int
+    is_opaque: bool = False
 
 
 def make(inputs, outputs, flops, launches=1, parallelism=10**6, traffic=None):

@@ -48,7 +48,7 @@ def add_threads_argument(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=int,
         metavar="N",
-        help="threads of a CPU's kernels (default: TVM_NUM_THREADS, or one for each physical core)",
+        help="threads for kernels on a CPU (default: TVM_NUM_THREADS, or one per physical core)",
     )
 
 

@@ -303,7 +303,7 @@ class _Writer:
         self._items[call.binding.var] = items
 
     def _second(self, tensor: Tensor, value: relax.Expr) -> None:
-        """Bind a tensor in the layout that its producer writes beside that of the graph."""
+        """Bind a tensor in the layout that its producer writes, besides that of the graph."""
         layout = layout_of(self._choice.states[tensor])
         assert layout is not None
         stored = _stored(tensor, layout)

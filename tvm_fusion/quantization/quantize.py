@@ -177,7 +177,7 @@ def quantize(
 
     Weights become int8 by channel, activations uint8 with one scale each, in pairs of
     ``QuantizeLinear`` and ``DequantizeLinear``: what kernels of AVX-VNNI and AMX multiply. Norms,
-    softmax, biases and most activations stay in float: kernels compute them beside the products.
+    softmax, biases and most activations stay in float: kernels compute them with the products.
 
     Parameters
     ----------

@@ -101,7 +101,7 @@ _OF: dict[str, tuple[Becomes, ...]] = {
     **dict.fromkeys(
         ("nn.layer_norm", "nn.group_norm", "nn.instance_norm"), (_NOT_A_NUMBER, _STAYS)
     ),
-    "nn.rms_norm": (_BOUNDED, _STAYS),  # beside an infinite element the others become 0
+    "nn.rms_norm": (_BOUNDED, _STAYS),  # next to an infinite element the others become 0
     "nn.batch_norm": (_STAYS, _STAYS, _STAYS, _STAYS, _DIVISOR),
     # A score of minus infinity is a masked one.
     "nn.attention": (_BOUNDED, _BOUNDED, _STAYS, _SCORES),

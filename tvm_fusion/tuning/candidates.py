@@ -44,7 +44,7 @@ from ..measure.isolate import Failed
 from ..measure.timing import TOLERANCE
 from . import candidate_bench
 from .build_candidates import export_question, export_task
-from .search import Search
+from .search.bayesian import Search
 from .tasks import Task, bytes_of, survey
 
 SCHEMA = 4

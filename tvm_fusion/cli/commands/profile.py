@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="timed runs (default: 20, and more of a short call, for two seconds)",
     )
     parser.add_argument(
-        "--warmup", type=int, default=3, metavar="N", help="runs before them (default: 3)"
+        "--warmup", type=int, default=3, metavar="N", help="untimed runs before them (default: 3)"
     )
     add_threads_argument(parser)
     parser.add_argument(

@@ -42,10 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--duration",
         type=_seconds,
         metavar="SECONDS",
-        help="as many timed runs as end in this time: 10, 10s or 2m",
+        help="time runs for this long: 10, 10s or 2m",
     )
     parser.add_argument(
-        "--warmup", type=int, default=2, metavar="N", help="runs before them (default: 2)"
+        "--warmup", type=int, default=2, metavar="N", help="untimed runs before them (default: 2)"
     )
     add_threads_argument(parser)
     parser.add_argument("--output", metavar="FILE.npz", help="write the outputs there")

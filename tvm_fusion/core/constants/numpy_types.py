@@ -30,6 +30,14 @@ def numpy_dtype(name: Any) -> np.dtype:
     return np.dtype(getattr(ml_dtypes, str(name), str(name)))
 
 
+def array_of(tensor: Any) -> np.ndarray:
+    """Return a tensor's elements as an array, without a copy where numpy has their type."""
+    try:
+        return np.from_dlpack(tensor)
+    except (BufferError, RuntimeError):  # bfloat16
+        return tensor.numpy()
+
+
 def is_float(array: Any) -> bool:
     """Whether an operand is an array of a floating point type, bfloat16 and float8 included."""
     return isinstance(array, np.ndarray) and array.dtype.kind in "fV"

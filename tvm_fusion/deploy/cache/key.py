@@ -32,7 +32,7 @@ def cache_key(model: Any, spec: TargetSpec, config: FusionConfig) -> str:
     Parameters
     ----------
     model : str, os.PathLike, onnx.ModelProto or torch.export.ExportedProgram
-        An ONNX model, of which weights in files beside it count, or a PyTorch program.
+        An ONNX model, of which weights in files next to it count, or a PyTorch program.
     spec
         With the features of its devices.
     config

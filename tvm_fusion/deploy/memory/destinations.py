@@ -31,7 +31,7 @@ _RESHAPE = ir.Op.get("relax.reshape")
 
 
 def add_destinations(mod: tvm.IRModule, functions: Collection[str]) -> tvm.IRModule:
-    """Put copies of functions beside them that are to take destinations.
+    """Add copies of functions that are to take destinations.
 
     Parameters
     ----------

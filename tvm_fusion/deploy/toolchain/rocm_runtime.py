@@ -41,7 +41,7 @@ def rocm_runtime() -> bytes:
 
 
 def begin_rocm_runtime() -> None:
-    """Begin to compile it, beside whatever follows; :func:`rocm_runtime` waits for the end."""
+    """Begin to compile it, while the caller goes on; :func:`rocm_runtime` waits for the end."""
     _job(require_compiler())
 
 

@@ -18,7 +18,7 @@ from .graph import tensors
 
 
 def load(path: str | os.PathLike) -> onnx.ModelProto:
-    """Read an ONNX file and the weights beside it.
+    """Read an ONNX file and the weights next to it.
 
     Parameters
     ----------

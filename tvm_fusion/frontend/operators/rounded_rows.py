@@ -1,4 +1,4 @@
-"""Rows rounded to int8 in blocks, each with a scale: activations beside weights in blocks."""
+"""Rows rounded to int8 in blocks, each with a scale: activations for weights in blocks."""
 
 from __future__ import annotations
 

@@ -153,8 +153,9 @@ class Merger:
         about = [
             (operators, refusal)
             for op in first.members
+            if (read := readers.intersection(graph.successors(op)))
             for operators, refusal in self._rejected.get(op, ())
-            if any(s in readers and s in operators for s in graph.successors(op))
+            if not read.isdisjoint(operators)
         ]
         if not about:
             return "no template proposed to fuse them."

@@ -272,7 +272,7 @@ def _refused(function: str, plan: Plan) -> list[Edge]:
     ]
 
 
-# Kernels that a model launches: those of the plan, and those of stock TVM beside it.
+# Kernels that a model launches: those of the plan, and those of stock TVM next to it.
 def count_scheduled(planned: PlannedModel, scheduled: Any) -> Counts:
     """Count what scheduled functions launch, once they are lowered."""
     lowered = planned.lowered(lift_constants(scheduled, MIN_BYTES).mod)

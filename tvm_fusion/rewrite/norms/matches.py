@@ -233,7 +233,7 @@ HALF_BYTES = 2
 
 
 def gain_us(rows: int, columns: int, widths: Iterable[int], multiprocessors: int) -> float:
-    """Estimate what statistics beside the product before a norm save; negative: cost.
+    """Estimate what statistics with the product before a norm save; negative: cost.
 
     Parameters
     ----------

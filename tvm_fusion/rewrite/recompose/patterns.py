@@ -10,11 +10,12 @@ from .norms.group_norm import GroupNorm, InstanceNorm
 from .norms.layer_norm import LayerNorm, RMSNorm
 from .pattern import Pattern
 from .rotary import Rotary
-from .softmax import LogSoftmax, Softmax
+from .softmax import LogSoftmax, ShiftedSoftmax, Softmax
 
 PATTERNS: tuple[Pattern, ...] = (
     LogSoftmax(),
     Softmax(),
+    ShiftedSoftmax(),
     Mish(),  # of activations, those whose mismatches tell most come first
     HardSwish(),
     Silu(),

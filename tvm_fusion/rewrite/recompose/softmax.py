@@ -134,6 +134,30 @@ class Softmax(Pattern):
         return Match((source,), build, needs="" if is_shifted else REASSOCIATE)
 
 
+class ShiftedSoftmax(Pattern):
+    """``softmax(x - max(x, axis), axis) = softmax(x, axis)``, and so its logarithm.
+
+    Models that append attention sinks to the scores subtract the maximum themselves.
+    """
+
+    name = "shifted_softmax"
+    roots = anchors = frozenset({"nn.softmax", "nn.log_softmax"})
+
+    def match(self, view: View, root: relax.Var) -> Match | None:
+        """Find softmax of what a maximum was subtracted from."""
+        call = view.value(root)
+        axis, argument = int(call.attrs.axis) % len(call.ty.shape.values), call.args[0]
+        source, factor, _ = shifted(view, root, axis)
+        if hash(source) == hash(argument):
+            return None
+
+        def build(write: Writer, x: Any) -> Any:
+            x = write.scale(write.cast(x, dtype_of(argument)), factor)
+            return write.emit(relax.Call(call.op, [x], call.attrs))
+
+        return Match((source,), build)
+
+
 def exponentials(view: View, root: Any) -> tuple[Any, int] | Mismatch | None:
     """Find ``e`` and the axis in ``e / sum(e, axis)``, where ``e`` is an exponential."""
     for e in anchored(view, root, "exp"):

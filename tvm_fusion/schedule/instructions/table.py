@@ -6,7 +6,7 @@ from functools import cache
 
 from ...device import Device
 from .amd import AMD
-from .cpu import CPU, WORD, dot_bits
+from .cpu import CPU, MADDUBS_BITS, WORD, dot_bits
 from .instruction import Instruction
 from .nvidia import HALF_TYPES, NVIDIA
 
@@ -15,7 +15,7 @@ INSTRUCTIONS = (*NVIDIA, *AMD, *CPU)
 
 def has(device: Device, row: Instruction) -> bool:
     """Whether a device can execute an instruction."""
-    if row.family == "dot":
+    if row.family in ("dot", "maddubs"):
         return row.n * WORD <= dot_bits(device, row.kind)
     return device.has_matrix(row.family, row.kind, (row.m, row.n, row.k))
 
@@ -29,6 +29,14 @@ def find(device: Device, family: str, a_dtype: str, b_dtype: str) -> Instruction
     """Find the best instruction of a family that a device has for types of A and B."""
     rows = instructions_of(device, a_dtype, b_dtype)
     return next((row for row in rows if row.family == family), None)
+
+
+def find_of_bytes(device: Device, bits: int) -> Instruction | None:
+    """Find what a CPU multiplies uint8 of so many bits with int8 by."""
+    row = find(device, "dot", "uint8", "int8")
+    if row is None and bits <= MADDUBS_BITS:
+        row = find(device, "maddubs", "uint8", "int8")
+    return row
 
 
 def find_dot(device: Device, a_dtype: str, b_dtype: str) -> Instruction | None:

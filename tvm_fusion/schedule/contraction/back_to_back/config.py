@@ -18,7 +18,7 @@ from ...gpu.memory import mbarrier
 from ...gpu.memory.tma import PANEL
 from ..tile.shape import REGISTER_FILE
 from ..wgmma.config import WgmmaConfig
-from ..wgmma.tma_operand import TmaOperand
+from ..wgmma.operands.matrix import TmaOperand
 
 OTHER_REGISTERS = 24  # of a consumer's thread, besides sums, fragments and what these read
 

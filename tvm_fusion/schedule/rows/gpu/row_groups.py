@@ -24,7 +24,7 @@ from ....device import Device
 from ..program.emit import static_volume
 from ..program.row_program import RowProgram
 from .config import RowConfig, blocks_per_sm, longest_loop
-from .register_budget import items_per_thread
+from .storage import items_per_thread
 from .vectorize import shares_vectors, streams_of, vectorize
 
 MAX_LANES = 8  # of a vector
