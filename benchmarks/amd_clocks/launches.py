@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 from benchmarks import zoo
 from tvm_fusion._tvm.versions import PIPELINE
@@ -29,6 +30,7 @@ def rows(arch: str, models: Iterable[str]) -> Iterator[tuple[str, int, int]]:
         yield found
 
 
+@cache
 def launches(model: str, target: str) -> int:
     """Count the launches of a call of a model in float16."""
     planned = plan_model(zoo.load(model), target, FusionConfig(precision="fp16"))

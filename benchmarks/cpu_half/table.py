@@ -1,5 +1,6 @@
 """What was measured, for a reader: ``README.md``, and its record."""
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import geometric_mean
@@ -14,8 +15,13 @@ SIDES = ("fp32", "openvino_f32", "bf16", "openvino")
 
 
 def keep(record: Mapping[str, Any]) -> None:
-    """Write a record and its page."""
+    """Let rows replace those of the same model and threads; write the record and its page."""
     record = dated(record)
+    date = record["about"]["date"]
+    kept = json.loads(RESULT.read_text())["rows"] if RESULT.exists() else []
+    rows = {(row["name"], row["threads"]): row for row in kept}
+    rows |= {(row["name"], row["threads"]): {**row, "date": date} for row in record["rows"]}
+    record = {**record, "rows": [rows[key] for key in sorted(rows, key=_order)]}
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(text(record))
     (HERE / "README.md").write_text(render(record))
@@ -33,7 +39,7 @@ def render(record: Mapping[str, Any]) -> str:
         " benchmarks.cpu_half.whole DIR` does so within nine minutes on 16 cores, with one GEMM and"
         " the quantized networks of `benchmarks/qdq`.",
         "",
-        f"On a CPU that LLVM calls {about['name']}, {about['date']}, batch 1; milliseconds:"
+        f"On CPUs that LLVM calls {about['name']}, batch 1; milliseconds:"
         " medians of the least of each round, sides in turns. OpenVINO: in float32, and in the"
         " precision that it chooses by itself, bfloat16. Errors: root of the summed squares of the"
         " first output, relative to float32 by PyTorch.",
@@ -42,17 +48,23 @@ def render(record: Mapping[str, Any]) -> str:
         "",
         *table(
             ["model", "threads", "fp32", "OpenVINO f32", "bf16", "OpenVINO", "bf16 / fp32",
-             "bf16 / OpenVINO", "error", "of OpenVINO"],
+             "bf16 / OpenVINO", "error", "of OpenVINO", "measured"],
             map(_cells, right),
         ),
     ]  # fmt: skip
-    lost = [f"* {line}" for line in about["failed"]]
+    measured = {f"{row['name']}, {row['threads']} threads" for row in right}
+    lost = [f"* {line}" for line in about["failed"] if line.partition(":")[0] not in measured]
     lost += [
         f"* {row['name']}, {row['threads']} threads: an error of {row['errors']['bf16']:.1e}"
         for row in record["rows"]
         if not is_right(row)
     ]
     return "\n".join([*lines, *(["", "## Not measured", "", *lost] if lost else [])]) + "\n"
+
+
+def _order(key: tuple[str, int]) -> tuple[int, str]:
+    name, threads = key
+    return -threads, name
 
 
 def is_right(row: Mapping[str, Any]) -> bool:
@@ -83,4 +95,5 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         *(f"{ms[side]:.2f}" if side in ms else "" for side in SIDES),
         *(f"{ms['bf16'] / ms[side]:.2f}" if side in ms else "" for side in ("fp32", "openvino")),
         *(f"{errors[side]:.1e}" if side in errors else "" for side in ("bf16", "openvino")),
+        row["date"],
     ]

@@ -298,6 +298,7 @@ def test_pytorch_runs_what_cannot_be_compiled():
         ({"precison": "fp16"}, "there is no option 'precison'; expected one of precision."),
         ({"precision": "fp8"}, "precision 'fp8'; expected one of fp32, fp16, bf16"),
         ({"freeze": "yes"}, "freeze is 'yes'; expected True or False"),
+        ({"cache": 3}, "cache is 3; expected True, False or a folder"),
         ({"dims": {}}, "there is no option 'dims'"),
     ],
 )

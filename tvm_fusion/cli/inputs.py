@@ -1,7 +1,5 @@
 """Inputs of a model on the command line: files, or seeded random arrays."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import os

@@ -1,7 +1,5 @@
 """Options that say which model, for what, and how: shared by the commands that plan a model."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from typing import Any

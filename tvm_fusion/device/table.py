@@ -7,8 +7,6 @@ here, ascending among those of its vendor, and nothing else. Rates are dense; da
 twice that, with sparsity. A probe of the present device (`probe.py`) replaces what it can read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

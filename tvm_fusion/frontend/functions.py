@@ -1,7 +1,5 @@
 """Several models as the functions of one module, with equal constants once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .reshapes import is_view
+
 if TYPE_CHECKING:
     from ..core.contract.template import Claim
     from ..ecg.graph import Operator, Value
@@ -96,8 +98,12 @@ def features_of(claim: Claim, cache_bytes: int, units: int = 1) -> Features:
 
 def is_cached(value: Value, cache_bytes: int) -> bool:
     """Whether a tensor that is no weight is found in the last-level cache."""
-    is_written = value.producer is not None and not value.producer.is_opaque
-    return value.bytes <= cache_bytes * (1 if is_written else _KEPT)
+    if not cache_bytes * _KEPT < value.bytes <= cache_bytes:
+        return value.bytes <= cache_bytes
+    producer = value.producer
+    while producer is not None and not producer.is_opaque and is_view(producer):
+        producer = producer.tensors[0].producer
+    return producer is not None and not producer.is_opaque
 
 
 def is_contraction(operator: Operator) -> bool:

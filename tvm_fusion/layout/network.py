@@ -10,8 +10,6 @@ Groups of many tensors have too many assignments to ask for each: there the cost
 sum of what each operand costs that has not the layout of the result, by its share in the bytes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ the whole plan lets those around convolutions read and write blocked or channels
 (:mod:`.choose`). Reshapes that are left between groups become views.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import tvm

@@ -12,8 +12,6 @@ What an empty function takes is the virtual machine's, and is not the kernels'; 
 are, since fused ones are fewer.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import time

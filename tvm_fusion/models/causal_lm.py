@@ -1,7 +1,5 @@
 """Prefill and decode of a decoder of transformers, exported over caches of fixed size."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 from collections.abc import Iterator

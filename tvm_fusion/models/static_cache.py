@@ -1,7 +1,5 @@
 """Caches of fixed size for models of transformers, and the tensors in them."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass

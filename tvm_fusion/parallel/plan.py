@@ -1,7 +1,5 @@
 """What is decided about a model on several workers, and how tensors are spread over them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Calibration data: inputs of a model from a folder or a file of numpy's."""
 
-from __future__ import annotations
-
 import os
 import zipfile
 import zlib

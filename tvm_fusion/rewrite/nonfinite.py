@@ -10,8 +10,6 @@ The same holds of a zero that becomes the other one: ``-(x - 1) = 1 - x`` is -0 
 are equal, but for who divides by them.
 """
 
-from __future__ import annotations
-
 import enum
 from functools import lru_cache
 from typing import TypeAlias

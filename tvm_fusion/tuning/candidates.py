@@ -13,8 +13,6 @@
 writes is imported like any exported records; exporting again continues from there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -6,8 +6,6 @@ null. A line of the profile database has ``comparison``: the fields of a
 :class:`~..fusion.database.comparisons.Comparison`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

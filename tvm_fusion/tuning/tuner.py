@@ -16,8 +16,6 @@ anything is built, where a trial here takes 0.2 s). Its search and its cost mode
 (:mod:`.search.evolutionary`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Container
 from dataclasses import replace
 from statistics import median

@@ -12,15 +12,15 @@ from tvm_fusion._tvm.ir.bf16 import with_dot_bf16
 from tvm_fusion._tvm.ir.buffer import declare
 from tvm_fusion.core.tir.loops import index
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.instructions.cpu import CPU, MADDUBS_BITS, dot_of, multiply
+from tvm_fusion.schedule.instructions.cpu import CPU, SMALL_BITS, dot_of, multiply
 from tvm_fusion.schedule.instructions.table import has
 from tvm_fusion.schedule.instructions.tiles import multiply_tiles
 
 HERE = parse("cpu")
-DOTS = [row for row in CPU if row.family in ("dot", "maddubs")]
+DOTS = [row for row in CPU if row.family in ("dot", "maddubs", "sdot")]
 TILES = [row for row in CPU if row.family == "amx"]
 MNEMONICS = {"float32": "vfmadd", "int8": "vpdpbusd", "bfloat16": "vdpbf16ps", "int16": "pmaddwd"}
-MNEMONICS["maddubs"] = "pmaddubsw"
+MNEMONICS |= {"maddubs": "pmaddubsw", "int8 signed": "sdot"}
 REGISTERS = {4: "%xmm", 8: "%ymm", 16: "%zmm"}
 
 
@@ -72,12 +72,13 @@ def built(func, spec):
 @pytest.mark.parametrize("row", DOTS, ids=name_of)
 def test_vectors_in_assembly(row):
     # With VNNI, LLVM has another instruction for sums of pairs.
-    names = ("nehalem", "haswell", "skylake-avx512", "sapphirerapids", "znver4")
+    names = ("nehalem", "haswell", "skylake-avx512", "sapphirerapids", "znver4", "neoverse-n1")
     specs = (parse(f"cpu:{name}") for name in names)
     spec = next(s for s in specs if has(s.device, row))
     text = built(dot_kernel(row), spec).inspect_source("asm")
     mnemonic = MNEMONICS.get(row.family) or MNEMONICS[row.kind]
-    assert re.search(rf"{mnemonic}\w*\s.*{REGISTERS[row.n]}", text)
+    registers = "v[0-9]" if row.family == "sdot" else REGISTERS[row.n]
+    assert re.search(rf"{mnemonic}\w*\s.*{registers}", text)
 
 
 @pytest.mark.parametrize("row", DOTS, ids=name_of)
@@ -87,7 +88,7 @@ def test_vectors_multiply(row):
     rng = np.random.default_rng()
     a, b = drawn(rng, row.a_types[0], (1, row.k)), drawn(rng, row.b_types[0], (row.k, row.n))
     if row.family == "maddubs":  # sums of pairs of larger ones saturate
-        a = a % (1 << MADDUBS_BITS)
+        a = a % (1 << SMALL_BITS)
     c = drawn(rng, row.sums, (1, row.n))
     given = [tvm.runtime.tensor(held(*x)[0]) for x in ((row.a, a), (row.b, b), (row.c, c))]
     built(dot_kernel(row), HERE)["main"](*given)

@@ -1,7 +1,5 @@
 """Bisect: find the fusion decision that breaks a model or slows it down."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Bundle: write a folder that runs an artifact without Python."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

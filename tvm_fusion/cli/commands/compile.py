@@ -1,7 +1,5 @@
 """Compile: make a deployable artifact of a model file."""
 
-from __future__ import annotations
-
 import argparse
 import resource
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Quantize: make an 8-bit model from a float one, with calibration data."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

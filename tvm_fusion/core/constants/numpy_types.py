@@ -1,7 +1,5 @@
 """Types of Relax tensors as numpy has them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """A compiled model, and writing it to disk so that there is never half of one."""
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets

@@ -1,7 +1,5 @@
 """From scheduled functions to modules lowered for one architecture each: weights out."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What an artifact depends on, as one name: model, target, options, versions."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

@@ -9,8 +9,6 @@ parameter instead (destination passing). What a function returns in another way,
 constant or the same tensor twice, is no destination, and is returned as before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any

@@ -6,8 +6,6 @@ and the names of dtypes that cost more than a small model. All others take the g
 also says what is wrong.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """CUDA source to machine code with an installed CUDA toolkit."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

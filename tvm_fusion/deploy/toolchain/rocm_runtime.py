@@ -5,8 +5,6 @@ library with AMD code, where they register AMD's devices and code objects with T
 open HIP's runtime library when a model runs; nothing of ROCm is needed to compile them.
 """
 
-from __future__ import annotations
-
 import functools
 import subprocess
 import tempfile

@@ -1,7 +1,5 @@
 """Read ONNX files, with one error for each way in which a file can be unusable."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An ONNX node as converters see it: Relax inputs, attributes, shapes, constants."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Convert ONNX nodes in TVM's importer: registered converters first, every result checked."""
 
-from __future__ import annotations
-
 import ast
 import math
 from collections.abc import Mapping, Sequence

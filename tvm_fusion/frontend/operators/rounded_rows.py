@@ -1,7 +1,5 @@
 """Rows rounded to int8 in blocks, each with a scale: activations for weights in blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -7,8 +7,6 @@ are copied for all readers before templates propose, and readers whose kernel di
 copy share the original again.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

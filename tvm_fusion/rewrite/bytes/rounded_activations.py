@@ -16,10 +16,10 @@ from ...device import device_of
 from ...frontend.normalize.engine import Scope, op_name, rewrite
 from ...frontend.operators.rounded_rows import rounded_rows, widened_rows
 from ...frontend.tensor_types import dtype_of
+from ...schedule.instructions.table import find_of_bytes
 
 SIZE = 32  # elements of a block, as llama.cpp has them
 MOST = 32  # operators that unpack weights
-_LEAST_BITS = 256  # of vectors of AVX2, which multiply bytes in two instructions
 _VIEWS = ("relax.reshape", "relax.permute_dims")
 
 
@@ -39,8 +39,8 @@ class RoundedActivations:
         if target is None or target.kind.name != "llvm":
             return mod
         device = device_of(target)
-        is_narrow = not device.vnni_bits
-        if is_narrow and (device.int16_dot_bits or 0) < _LEAST_BITS:
+        is_narrow = find_of_bytes(device, 8) is None
+        if is_narrow and find_of_bytes(device, 4) is None:
             return mod
         known: dict[int, tuple[relax.Var, relax.Var]] = {}
 

@@ -1,7 +1,5 @@
 """When laws hold: refusals that several of them share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ClassVar
 

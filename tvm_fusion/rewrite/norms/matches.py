@@ -9,8 +9,6 @@ A norm that anything else reads would be a kernel of its own again, and others t
 statistics: those stay, and a decision tells why.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -21,8 +21,6 @@ BERT takes 337 us instead of 358, GPT-2 348 instead of 375, host included. Many 
 tells which. One kernel of a product and its norm never gains (benchmarks/gpu/FUSED_GEMMS.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

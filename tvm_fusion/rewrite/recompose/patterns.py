@@ -1,7 +1,5 @@
 """The recomposition patterns, in the order in which they are tried."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from .activations import Gelu, GeluTanh, HardSwish, Mish, Silu

@@ -10,8 +10,6 @@
 A refusal of another code than ``other_form`` ends the search: the operators are better apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The template for attention: FlashAttention in one launch, flash-decoding in two."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

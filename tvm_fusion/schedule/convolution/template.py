@@ -1,7 +1,5 @@
 """The template of direct convolutions on CPUs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The template for groups without reductions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

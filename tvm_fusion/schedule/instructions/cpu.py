@@ -7,13 +7,12 @@ One thread executes them: a layout has registers alone, in the order of memory.
     maddubs
           the same in two instructions, for CPUs without a dot product of bytes: pairs of products
           are added in 16 bits, which hold those of bytes of A up to 7 bits, then pairs of these
+    sdot  the same by Arm's dot product of signed bytes, which those of 7 bits are, too
     amx   tiles of 16 rows of 64 bytes: A's rows as they are, B's with the k of a word together
           ("VNNI order"), so that a row of the tile has such words of 16 columns.
 
 Wider vectors come first.
 """
-
-from __future__ import annotations
 
 from tvm import ir, tirx
 
@@ -27,7 +26,7 @@ _BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "int16": 16, "int8": 8, "
 _TILE_ROWS, _TILE_ROW_BYTES = 16, 64
 _PMADD = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
 _PMADDUBS = {8: "avx2.pmadd.ub.sw", 16: "avx512.pmaddubs.w.512"}
-MADDUBS_BITS = 7  # of A's bytes, whose sums of pairs fit into 16 bits
+SMALL_BITS = 7  # of A's bytes, whose sums of pairs fit into 16 bits, and which have no sign
 
 
 def dot_bits(device: Device, kind: str) -> int:
@@ -38,6 +37,7 @@ def dot_bits(device: Device, kind: str) -> int:
         "int8": device.vnni_bits,
         "bfloat16": device.dpbf16_bits,
         "int16": device.int16_dot_bits,
+        "int8 signed": device.sdot_bits,
     }
     return widths[kind] or 0
 
@@ -118,6 +118,7 @@ CPU = (
         _dot(f"x86.{name}", n, "int16", "uint8", "int8", "maddubs")
         for n, name in sorted(_PMADDUBS.items(), reverse=True)
     ),
+    _dot("aarch64.neon.sdot.v4i32.v16i8", 4, "int8 signed", "int8", "int8", "sdot"),
     _amx("tdpbf16ps", "bfloat16", "bfloat16", "bfloat16"),
     _amx("tdpfp16ps", "float16", "float16", "float16"),
     _amx("tdpbssd", "int8", "int8", "int8"),

@@ -1,7 +1,5 @@
 """A row of the table of matrix instructions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 

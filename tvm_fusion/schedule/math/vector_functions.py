@@ -4,8 +4,6 @@ Infinities, NaN, signed zeros and subnormal arguments are honoured. The error bo
 float32 arguments.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

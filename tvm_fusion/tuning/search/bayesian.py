@@ -7,8 +7,6 @@ Schonlau and Welch, "Efficient global optimization of expensive black-box functi
 of each batch are drawn at random.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,6 +1,7 @@
 """Half-type operands of GEMMs on CPUs without an instruction for them, in float32 panels."""
 
 import re
+from dataclasses import replace
 
 import ml_dtypes  # noqa: F401  numpy's bfloat16
 import numpy as np
@@ -11,7 +12,9 @@ from relax_modules import main_module
 from tvm import relax
 
 from tvm_fusion.device import parse
+from tvm_fusion.schedule.contraction.cpu.blocking import GemmProblem, Machine, default_blocking
 from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.cpu.register_tile import VectorUnit
 
 op = relax.op
 SHAPES = [(61, 67, 45), (37, 130, 24)]  # rows, K, columns
@@ -62,3 +65,11 @@ def test_operands_are_widened_once(name, dtype):
 @pytest.mark.parametrize("name", ["cpu:x86-64-v3", "cpu:x86-64-v4"])
 def test_few_rows_are_widened_in_registers(name):
     assert "columns" not in script("bfloat16", 1, 64, 48, name)
+
+
+def test_few_tasks_convert_the_same_rows():
+    machine = Machine(VectorUnit(8, 16), cores=2)
+    problem = GemmProblem(m=128, n=768, k=768, batch=1)
+    plain = default_blocking(problem, machine)
+    halves = default_blocking(replace(problem, computes_a=True, widens_b=True), machine)
+    assert halves.panels * halves.nr >= 4 * plain.panels * plain.nr

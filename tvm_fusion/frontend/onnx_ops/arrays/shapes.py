@@ -1,7 +1,5 @@
 """Convert operators that take shapes: Expand, Reshape, Slice, Split, Squeeze, Tile."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Convert reductions, cumulative products, TopK and Unique."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -6,8 +6,6 @@ What the model computes of its values becomes a symbolic extent when it runs:
     count = c[-1], read by tensor_to_shape and bound by match_cast
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

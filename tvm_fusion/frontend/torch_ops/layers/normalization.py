@@ -1,7 +1,5 @@
 """Convert normalizations, with the statistics that torch returns with the result."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

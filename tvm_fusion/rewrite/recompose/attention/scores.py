@@ -1,7 +1,5 @@
 """What stands between the products of attention: scales, masks, softmax and its guard."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Literal

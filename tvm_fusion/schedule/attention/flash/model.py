@@ -8,8 +8,6 @@ A kernel's time is estimated in cycles of a multiprocessor as
             of one block's copies
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

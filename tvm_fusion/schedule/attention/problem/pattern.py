@@ -1,7 +1,5 @@
 """The attention pattern: operands q, k, v, a map of the scores, weights, and an epilogue."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

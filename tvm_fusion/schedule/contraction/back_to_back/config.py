@@ -6,8 +6,6 @@ shared     W1 by chunks of N1, W2, then stages of X: 64 rows of all K each
 registers  sums of a chunk of H, its rounded values as fragments of A, sums of D
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm import DataType

@@ -4,8 +4,6 @@ consumers * chunks of H's columns; stages take what shared memory the weights le
 each consumer
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace

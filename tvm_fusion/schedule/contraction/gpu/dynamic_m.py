@@ -12,8 +12,6 @@ of half types on tensor cores:
 All are one PrimFunc, of which each way is one launch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Products that leave most multiprocessors idle take little longer together than t
 does alone. What one launch takes is estimated against a launch of each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ product and heads          a product, maybe of a norm, and sums over each head t
 two products               of one A, whose results one epilogue reads
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum

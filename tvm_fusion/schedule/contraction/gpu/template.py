@@ -1,7 +1,5 @@
 """Contractions on GPUs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace

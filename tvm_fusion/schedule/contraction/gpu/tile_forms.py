@@ -11,8 +11,6 @@
 Which of them is taken: :mod:`.forms`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -18,8 +18,6 @@ with one and 7.9 with 4. The epilogue was fitted later, to 293 times of 56 produ
 terms on an H100: what it picks of them is 4 % slower than the best, 6 % before.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -9,8 +9,6 @@ become smaller: their sums are added up in LDS, without the second kernel of spl
 No device was there: clocks are the instruction set guides', of issue slots and of products.
 """
 
-from __future__ import annotations
-
 from ..tile.shape import M16, TileConfig
 
 Tile = tuple[int, int, int, int, int]

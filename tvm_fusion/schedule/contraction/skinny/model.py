@@ -21,8 +21,6 @@ float16 on an H200 (``benchmarks/llm``), in microseconds:
 Off by 6 % (root mean square of logarithms) for 18 times along K, by 9 % for 12 along N.
 """
 
-from __future__ import annotations
-
 import math
 
 from tvm import DataType, ir

@@ -7,8 +7,6 @@ split    the columns of a tile are whole periods of a column split, in the order
          heads that are rotated; or those of one part behind those of another
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -10,8 +10,6 @@
 Fitted on one H200 to 21 products of 128 to 4,096 rows, half types and bytes.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -11,8 +11,6 @@ most 1.6 % of 23 products of models and 2.1 % of 78 drawn ones (geometric means;
 best cases), the exchange of sums left out.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

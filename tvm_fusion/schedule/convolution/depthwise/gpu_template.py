@@ -1,7 +1,5 @@
 """The template of depthwise convolutions over channels-last images on GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Alignment of vectors in memory."""
 
-from __future__ import annotations
-
 from tvm import ir, sym, tirx
 
 from ....core.tir.loops import constant, find, index, product, substitute

@@ -24,8 +24,6 @@ not even aligned to words, they are loaded in aligned vectors, too (`overlaps`),
 of neighbouring lines at both ends.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm import ir, tirx

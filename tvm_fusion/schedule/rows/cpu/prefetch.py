@@ -6,8 +6,6 @@ prefetchers look ahead within one stream only. So a later pass prefetches what t
 read of the next row, and the lines that the pass after it writes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

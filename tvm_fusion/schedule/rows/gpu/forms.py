@@ -14,8 +14,6 @@ Which one is taken is a rule; no model tells their times. Few long rows are bett
 (:mod:`..split.forms`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -11,8 +11,6 @@ in a block for each four rows: 22 instructions an element, not 31. Longer rows, 
 for each other at barriers, gain little, and aligned ones, which share little already, mostly lose.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tvm import ir

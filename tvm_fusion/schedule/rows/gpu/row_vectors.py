@@ -6,8 +6,6 @@ vector `step` of a thread is vector `step * threads + t` of the row, `width` ele
     results                     registers of one vector
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

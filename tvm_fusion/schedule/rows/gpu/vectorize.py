@@ -5,8 +5,6 @@ and last vectors are shared with its neighbours; all others are its own. So it i
 vectors that cover it, with masked ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

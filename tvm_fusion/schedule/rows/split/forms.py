@@ -8,8 +8,6 @@ The planner compares them with one launch (:mod:`..gpu.forms`) by its costs; :fu
 both tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property

@@ -6,8 +6,6 @@ Clocks are the instruction set guides': no device was there. A tile takes
     of the others, where a SIMD has too few waves
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Weights in blocks times rows of int8 in blocks: dot products of bytes (VNNI, AVX2)."""
+"""Weights in blocks times rows of int8 in blocks: dot products of bytes (VNNI, AVX2, NEON)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Choice of the product with weights in blocks, and of its sizes."""
 
-from __future__ import annotations
-
 import math
 
 from tvm import ir, tirx

@@ -6,8 +6,6 @@ Growth follows a product by one operator at a time. Behind a rotation no single 
 an element needs two of the product's, and half of a head is no result of a kernel that has both.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -9,8 +9,6 @@ Every index of the image is a sum of multiples of one pixel axis and of taps. A 
 may say no more than that the pixel is one of the image: boxes are zeros beyond.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace

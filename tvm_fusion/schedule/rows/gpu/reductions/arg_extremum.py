@@ -9,8 +9,6 @@ top   = max(x[k])                                     # NaN if there is one
 place = min(k where x[k] == top or x[k] is NaN)       # if x[k] is NaN, so is top
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import tvm_ffi
