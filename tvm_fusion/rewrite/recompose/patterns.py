@@ -10,11 +10,12 @@ from .norms.group_norm import GroupNorm, InstanceNorm
 from .norms.layer_norm import LayerNorm, RMSNorm
 from .pattern import Pattern
 from .rotary import Rotary
-from .softmax import LogSoftmax, Softmax
+from .softmax import LateSoftmax, LogSoftmax, Softmax
 
 PATTERNS: tuple[Pattern, ...] = (
     LogSoftmax(),
     Softmax(),
+    LateSoftmax(),
     Mish(),  # of activations, those whose mismatches tell most come first
     HardSwish(),
     Silu(),
