@@ -1,14 +1,15 @@
 """The command line: plan graphs, write ``results/literature.json.xz`` and ``README.md``.
 
 Graphs that are not named keep what the record has of them. No device is needed; of Table 5 the
-transformers take the extra ``zoo``. ``--measure TARGET`` compiles and times instead, on the device
-of this machine; ``--record FILE`` writes elsewhere than into the record, and ``--keep FILE`` takes
-what was measured elsewhere into it.
+transformers, and all unseen models, take the extra ``zoo``. ``--measure TARGET`` compiles and times
+instead, on the device of this machine; ``--record FILE`` writes elsewhere than into the record, and
+``--keep FILE`` takes what was measured elsewhere into it.
 """
 
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import tvm
 from benchmarks.records import read, write
 from tvm_fusion._tvm.ffi_speed import speed_up_ffi
 
+from . import unseen
 from .counting import DTYPES, TARGETS, WAYS, figures
 from .expressions import EXPRESSIONS
 from .measure import measured, works
@@ -35,6 +37,7 @@ PARTS: dict[str, tuple[Iterable[str], Callable[[str, str], tvm.IRModule], Iterab
         lambda name, precision: EXPRESSIONS[name].module(DTYPES[precision]),
         ["search", "reassociate"],
     ),
+    "unseen": (unseen.names(), unseen.module, ["none", "search"]),
 }
 
 
@@ -44,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--parts", nargs="*", default=list(PARTS), choices=PARTS, metavar="PART")
     parser.add_argument("--names", nargs="*", metavar="NAME", help="default: all of the parts")
     parser.add_argument("--measure", metavar="TARGET", help="compile and time, instead of planning")
-    parser.add_argument("--processes", type=int, default=2, help="that compile (default: 2)")
+    parser.add_argument("--processes", type=int, default=2, help="that work (default: 2)")
     parser.add_argument("--seconds", type=float, default=3600.0, help="of compiling, at most")
     parser.add_argument("--record", type=Path, default=RECORD, help="a JSON file to write into")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="a JSON file of --record")
@@ -77,11 +80,23 @@ def _measure(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> None:
-    for part in options.parts:
-        names, _, _ = PARTS[part]
-        for name in names if options.names is None else [n for n in names if n in options.names]:
-            _keep(RECORD, (part,), name, planned(part, name))
+    wanted = None if options.names is None else {*options.names}
+    jobs = [
+        (part, name)
+        for part in options.parts
+        for name in PARTS[part][0]
+        if wanted is None or name in wanted
+    ]
+    if not jobs:
+        return
+    with get_context("spawn").Pool(min(options.processes, len(jobs)), speed_up_ffi) as pool:
+        for (part, name), found in zip(jobs, pool.imap(_planned, jobs), strict=True):
+            _keep(RECORD, (part,), name, found)
             print(part, name, file=sys.stderr, flush=True)
+
+
+def _planned(job: tuple[str, str]) -> dict[str, Any]:
+    return planned(*job)
 
 
 def _keep(path: Path, place: Sequence[str], name: str, found: Any) -> None:
