@@ -25,7 +25,7 @@ from benchmarks.robustness import __main__ as robustness
 from benchmarks.robustness.table import GOOD
 
 ROOT = Path(__file__).parents[1]
-SHOWN = ("workload", "compared with", "times faster", "device")
+SHOWN = ("workload", "baseline", "speedup, geometric mean", "device")
 #: Rows of the README: what they are called there, by workloads, baseline, and part of the device.
 HIGHLIGHTS = {
     ("fp32 models, batch 1", "ONNX Runtime and OpenVINO", "AMD"): "whole models, float32",
@@ -68,7 +68,7 @@ LAYERS = {
 }  # fmt: skip
 #: Compute-bound workloads of ``benchmarks.gpu`` by the prefixes of their names.
 KINDS = {
-    "GEMMs, fp16 and bf16": ("gemm", "drawn_gemm", "swiglu"),
+    "GEMMs, fp16 and bf16": ("gemm", "random_gemm", "swiglu"),
     "GEMMs, int4 and int8 weights": ("int4_linear", "int8_weight"),
     "GEMMs, fp8, int8, tf32, fp32": ("float8", "int8_linear", "tf32", "float32"),
     "convolutions": ("conv",),
@@ -235,7 +235,7 @@ def highlights() -> list[str]:
     return [
         *table(SHOWN, cells),
         "",
-        f"Geometric means of one run. Of {total} workloads in [all results](benchmarks/README.md), "
+        f"Each row is of one run. Of {total} workloads in [all results](benchmarks/README.md), "
         f"{len(losses)} are slower than their baseline; the slowest is {name} ({row.workloads}, "
         f"against {row.baseline}), which takes {ratio:.2f} times as long.",
     ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 from tvm_fusion.measure.isolate import is_readable
 
 ROOT = Path(__file__).resolve().parents[1]
+_LEAVING = 20.0  # seconds from the last output to the end
 
 
 class Worker:
@@ -73,9 +76,26 @@ class Worker:
         line, self._rest = self._rest.split(b"\n", 1)
         return line.decode()
 
+    def answer(self, seconds: float) -> dict[str, Any]:
+        """Read an object as a line of JSON; under ``wrong``, why none came.
+
+        Other lines are skipped: libraries print them.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            line = self.line(max(0.0, end - time.monotonic()))
+            if not line:
+                return {"wrong": self.ended() if line == "" else f"no answer in {seconds:.1f} s"}
+            if line.startswith("{"):
+                return json.loads(line)
+
     def ended(self) -> str:
         """Wait for the process that has ended; says how, with its last words."""
-        code = self._process.wait()
+        try:
+            code = self._process.wait(_LEAVING)
+        except subprocess.TimeoutExpired:  # it has closed its output, and hangs
+            self._process.kill()
+            code = self._process.wait()
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
         self.close()

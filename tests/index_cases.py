@@ -42,7 +42,7 @@ class Indexed:
 
 
 def wrong(extent: int, dtype: np.dtype) -> list[float]:
-    """List numbers that are no indices: beside the range, far from it, and the least of all."""
+    """List numbers that are no indices: next to the range, far from it, and the least of all."""
     if dtype.kind == "f":
         return [extent + 0.5, 1e30, -1e30, np.inf, -np.inf, np.nan]
     info = np.iinfo(dtype)

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -104,3 +105,17 @@ def test_malformed_steps_are_refused(text):
 def test_a_step_that_no_extent_is_a_multiple_of_is_refused():
     with pytest.raises(UserError, match="allows no extent; expected a multiple of 32 in it"):
         parse_dim("h=33..63:32")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dims": [("batch", 1)]}, "dims is [('batch', 1)]; expected a dict by name"),
+        ({"half_io": "no"}, "half_io is 'no'; expected True or False"),
+        ({"error_bound": "1e-3"}, "error_bound is '1e-3'; expected a number"),
+        ({"dump": 3}, "dump is 3; expected a path"),
+    ],
+)
+def test_types_of_options(options, words):
+    with pytest.raises(UserError, match=re.escape(words)):
+        FusionConfig(**options)

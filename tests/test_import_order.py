@@ -60,7 +60,7 @@ def test_the_type_checker_expects_what_only_extras_bring():
         ("schedule/stage/emit.py", "from ...fusion import plan"),
         ("core/decisions.py", "from ..device import Device"),
         ("program/stage.py", "from .stages import compose"),
-        ("tuning/search.py", "from ..schedule.contraction.gpu import space"),
+        ("tuning/search/bayesian.py", "from ...schedule.contraction.gpu import space"),
         ("deploy/runtime/arguments.py", "import tvm"),
         ("deploy/runtime/tensors.py", "from ...ecg import graph"),
     ],

@@ -82,6 +82,43 @@ def test_no_shape_that_does_not_fit_is_read(tmp_path):
     assert run((3, -1), (2, 1), (5, 1)) == [(3, 8), (8, 6), (5, 3)]
 
 
+def test_no_number_that_does_not_fit_is_used(tmp_path):
+    """Numbers of elements, widths, sizes, classes and bounds that are inputs; empty slices are."""
+    text = """<ir_version: 9, opset_import: ["": 20]>
+    g (float[3, 8] a, int64[1] k, int64[4] p, int64[2] s, int64 d, int64[1] b, int64[1] e)
+      => (float[3, t] v, float[q, r] y, float[3, m] f, float[3, n] h, float[3, c] o, float[w, 8] z)
+      { v, i = TopK (a, k) y = Pad (a, p) f, h = Split<axis = 1> (a, s)
+        x = Constant <value = int64[3] {0, 1, -1}> () u = Constant <value = float[2] {0, 1}> ()
+        o = OneHot (x, d, u) z = Slice (a, b, e) }"""
+    model = onnx.parser.parse_model(text)
+    executable = tvm_fusion.load(tvm_fusion.compile(model, "cpu").export(tmp_path / "a"))
+    a = np.random.default_rng().permutation(24).reshape(3, 8).astype("float32")
+    fitting = {"k": [3], "p": [1, -2, 0, 3], "s": [2, 6], "d": 4, "b": [-2], "e": [2**63 - 1]}
+
+    def run(**numbers):
+        given = {n: np.array(v, "int64") for n, v in {**fitting, **numbers}.items()}
+        return executable.run({"a": a, **given})
+
+    for wrong in (
+        *({"k": [n]} for n in (9, -1, 2**62)),
+        *({"p": p} for p in ([-4, 0, 0, 0], [2**62, 0, 2**62, 0], [2**40, 2**40, 0, 0])),
+        *({"s": s} for s in ([5, 5], [-1, 9], [2**62, 8 - 2**62])),
+        *({"d": d} for d in (0, -3, 2**60)),
+    ):
+        with pytest.raises(UserError, match="extents that the inputs decide do not fit"):
+            run(**wrong)
+    found = run()
+    np.testing.assert_array_equal(found["v"], -np.sort(-a)[:, :3])
+    np.testing.assert_array_equal(found["y"], np.pad(a[:, 2:], ((1, 0), (0, 3))))
+    np.testing.assert_array_equal(np.hstack([found["f"], found["h"]]), a)
+    assert found["f"].shape == (3, 2)
+    np.testing.assert_array_equal(found["o"], np.eye(4)[[0, 1, 3]])
+    np.testing.assert_array_equal(found["z"], a[1:])
+    for b, e in ((2, 1), (3, 3), (2**63 - 1, -(2**63))):
+        assert run(b=[b], e=[e])["z"].shape == (0, 8)
+    assert run(k=[0], s=[8, 0])["h"].shape == (3, 0)
+
+
 @pytest.mark.slow
 def test_writes_out_of_range_are_left_out_and_reads_take_the_nearest(alone, tmp_path):
     rng = np.random.default_rng()

@@ -230,7 +230,7 @@ assert "claim_broken" not in reasons
 # %% [markdown]
 # ## What is in the folder
 #
-# Three files: a shared library with the kernels, the weights beside it, and the manifest, which
+# Three files: a shared library with the kernels, the weights next to it, and the manifest, which
 # is JSON. The manifest has the size and the SHA-256 of the other two. `load` checks the sizes and
 # the hash of the library, so half a copy of an artifact, or a changed one, is refused.
 

@@ -370,7 +370,7 @@ assert error(y, expected) < 1e-5
 #
 # `tvm_fusion.explain`, or `tvm-fusion explain model.onnx` in a shell, shows a whole model: the
 # groups with their figures, every edge that is not fused with the reason, and the kernels and bytes
-# beside those of stock TVM.
+# next to those of stock TVM.
 
 # %%
 explanation = tvm_fusion.explain(TwoProducts, "cpu")

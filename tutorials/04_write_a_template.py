@@ -394,4 +394,5 @@ assert explanation.stock.kernels > 1
 #   between them, and functions that pack a constant operand at compile time.
 # * `tvm_fusion/schedule/elementwise` is the simplest of the package's own templates, `rows` the one
 #   that does most.
-# * A template for a GPU binds its loops to blocks and threads; `threads`, beside `loop`, does that.
+# * A template for a GPU binds its loops to blocks and threads; `threads`, next to `loop`, does
+# that.

@@ -17,7 +17,7 @@
 # # Profile a model
 #
 # Where does the time of a model go, and is a kernel as fast as it could be? `tvm-fusion profile
-# build/model`, or `Executable.profile`, times every kernel of an artifact and puts beside it what
+# build/model`, or `Executable.profile`, times every kernel of an artifact and puts next to it what
 # the planner expected, how much it computes and moves, and what this machine can do. It needs TVM's
 # runtime alone, so it works where the artifact is deployed.
 #

@@ -43,7 +43,7 @@ folder = Path(scratch.name)
 # %% [markdown]
 # ## The model
 #
-# The architecture of Llama 3 with few and narrow layers, and drawn weights, so that nothing is
+# The architecture of Llama 3 with few and narrow layers, and random weights, so that nothing is
 # downloaded: `LlamaForCausalLM.from_pretrained(...)` would stand here. `causal_lm` knows the
 # decoders that transformers has, with sliding windows, experts and recurrent layers; `seq2seq_lm`
 # those with an encoder, such as T5 and Whisper.

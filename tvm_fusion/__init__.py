@@ -4,8 +4,6 @@ The names below are the public ones. They are looked up when first used: loading
 artifact needs TVM's runtime library only, and importing this package loads no part of TVM.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from typing import TYPE_CHECKING, Any

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -21,6 +22,16 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 STORED = PRECISIONS[:-1]
 #: What workers may have of a weight.
 ROLES = ("whole", "columns", "rows", "split")
+_NUMBER, _PATH = (int, float, type(None)), (str, os.PathLike, type(None))
+# Types of the fields that no other check looks at, and how a user writes them.
+_TYPES: dict[str, tuple[tuple[Any, ...], str]] = {
+    **dict.fromkeys(("dims", "constants", "samples", "shards"), ((Mapping,), "a dict by name")),
+    **dict.fromkeys(("half_io", "cuda_graph", "fast_math"), ((bool,), "True or False")),
+    "wide_residuals": ((bool, type(None)), "True or False"),
+    "error_bound": (_NUMBER, "a number"),
+    **dict.fromkeys(("dump", "db"), (_PATH, "a path")),
+    "profile": ((str, type(None)), "a budget, such as '60s'"),
+}
 _LISTED = 12  # names in a sentence
 _MOST_WORKERS = 64  # of one machine
 
@@ -126,6 +137,9 @@ class FusionConfig:
     profile: str | None = None
 
     def __post_init__(self) -> None:
+        for name, (types, wanted) in _TYPES.items():
+            if not isinstance(value := getattr(self, name), types):
+                raise UserError(f"{name} is {value!r}", wanted)
         if self.precision not in PRECISIONS:
             raise UserError(f"precision {self.precision!r}", f"one of {', '.join(PRECISIONS)}")
         if self.precision != "auto" and (self.error_bound is not None or self.samples):

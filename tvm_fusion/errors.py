@@ -1,7 +1,5 @@
 """The one exception that a user's mistake raises."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -4,8 +4,6 @@ Written by the frontend, kept in the artifact's manifest, checked at every call.
 that an artifact can be loaded and checked without the compiler.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ By itself TVM takes half of the logical processors of an x86 machine, hyper-thre
 its threads to the first cores, whether the process may use them or not.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -34,8 +34,6 @@ names what it calls.
 ...     return relax.const(np.linspace(-1, 1, np.prod(shape)).reshape(shape).astype(dtype))
 """
 
-from __future__ import annotations
-
 import os
 
 from tvm.ir.transform import Pass

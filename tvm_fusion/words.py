@@ -1,7 +1,5 @@
 """Grammar of messages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -5,6 +5,7 @@
     model.py     from these counts and the data sheet's rates to microseconds
     sample.py    the groups of models of the zoo, with the features that claims tell
     loops.py      inner loops of GEMM and attention
+    launches.py   launches of models, beside those of the same for an H100
     record.py, table.py     what was counted; the page
 
 ``python -m benchmarks.amd_clocks`` counts and renders.

@@ -8,6 +8,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from benchmarks import zoo
+
 from . import UNMEASURED
 from .record import load, store
 from .table import render
@@ -21,16 +23,22 @@ METHOD = f"{UNMEASURED}: clocks of machine code, counted in an interpreter; benc
 def main() -> int:
     """Count what is asked for and render; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.amd_clocks", description=__doc__)
-    parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL", help="of the zoo")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="of the zoo")
     parser.add_argument("--arch", choices=ARCHS, help="one of them alone")
     parser.add_argument("--render", action="store_true", help="write the page again, no more")
     parser.add_argument("--loops", action="store_true", help="inner loops, no models")
+    parser.add_argument(
+        "--launches", action="store_true", help="launches of models beside CUDA's, no kernels"
+    )
     options = parser.parse_args()
+    options.models = options.models or (zoo.names() if options.launches else MODELS)
     data = load()
     if not options.render:
         for arch in [options.arch] if options.arch else ARCHS:
             if options.loops:
                 _loops(data, arch)
+            elif options.launches:
+                _launches(data, arch, options.models)
             else:
                 _count(data, arch, options.models)
     (HERE / "README.md").write_text(render(data))
@@ -53,6 +61,16 @@ def _count(data: dict[str, Any], arch: str, models: tuple[str, ...]) -> None:
             print(arch, row, file=sys.stderr, flush=True)
             rows.append(row)
         one["rows"] = rows
+        store(data)
+
+
+def _launches(data: dict[str, Any], arch: str, models: tuple[str, ...]) -> None:
+    from .launches import rows
+
+    known = {row[0]: row for row in data[arch].get("launches", [])}
+    for row in rows(arch, models):
+        known[row[0]] = list(row)
+        data[arch]["launches"] = [known[name] for name in sorted(known)]
         store(data)
 
 

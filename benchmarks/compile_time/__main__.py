@@ -143,7 +143,7 @@ def _layers(cases: dict[str, dict[str, Any]]) -> tuple[list[str], list[list[str]
             asked = ", ".join(str(case["claims"]["asked"]) for case in known)
             ratio = f"{used[-1] / used[-2]:.2f}"
             rows.append([f"{model}, {target}", *(f"{u:.2f}" for u in used), ratio, asked])
-    return ["", *counts, f"{COUNTS[-1]} beside {COUNTS[-2]}", "structures asked about"], rows
+    return ["", *counts, f"{COUNTS[-1]} / {COUNTS[-2]}", "structures asked about"], rows
 
 
 def _title(name: str) -> str:

@@ -164,7 +164,7 @@ def measure(model: str, target: str) -> dict[str, Any]:
         speed_up_ffi()
         with remembering() as books:
             if model.isdigit():
-                from benchmarks.planning.decoder import decoder
+                from benchmarks.compile_time.decoder import decoder
 
                 given = decoder(int(model))
             options: dict[str, Any] = {}

@@ -1,1 +1,1 @@
-"""Single convolution layers in blocked layouts beside oneDNN, on a CPU."""
+"""Single convolution layers in blocked layouts against oneDNN, on a CPU."""

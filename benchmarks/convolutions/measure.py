@@ -201,7 +201,7 @@ def onednn(layer: Layer, image: np.ndarray, weight: np.ndarray, bias: np.ndarray
 
 
 def empty_call(clock: Callable[[], float]) -> list[float]:
-    """Time the smallest layer, ours and oneDNN's: what a call costs beside the convolution."""
+    """Time the smallest layer, ours and oneDNN's: what a call costs besides the convolution."""
     layer = Layer(32, 16, 2)
     found = compare(layer, clock)
     return [found["ours_us"], found["theirs_us"]]

@@ -1,4 +1,4 @@
-"""Kernels of ``benchmarks.gpu``, as they were measured on an H200, beside what their claims say."""
+"""Kernels of ``benchmarks.gpu`` as measured on an H200, against what their claims say."""
 
 from collections.abc import Iterator
 from pathlib import Path

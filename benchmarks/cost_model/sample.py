@@ -1,4 +1,4 @@
-"""Times of every distinct group of a model, on one thread, beside what their claims say."""
+"""Times of every distinct group of a model, on one thread, against what their claims say."""
 
 import time
 from collections.abc import Iterator

@@ -1,1 +1,1 @@
-"""Half types on CPUs: whole models beside this package's float32 and OpenVINO's both precisions."""
+"""Half types on CPUs: whole models against our float32 and both of OpenVINO's precisions."""

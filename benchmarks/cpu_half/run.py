@@ -2,39 +2,40 @@
 
 ``python3 -m benchmarks.cpu_half.run DIR [--only NAME ...] [--threads 1 2 16] [--jobs 16]`` needs
 PyTorch, transformers, TVM with its compiler and, for the peer, OpenVINO; the record goes to
-``cpu_half.json`` in $OUT. A folder that has artifacts is not compiled again; ``--prepare`` compiles
-alone. ``--at-once 4`` measures four models side by side, on cores of their own.
+``cpu_half.json`` in $OUT, each row when it is measured. What DIR has is not compiled again;
+``--prepare`` compiles alone. ``--at-once 4`` measures four models side by side, on cores of their
+own; ``--seconds`` ends what is not done by then.
 """
 
 import argparse
-import itertools
-import json
 import os
 import platform
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.workers import Worker, gather
+from benchmarks import records
+from benchmarks.rows import answered, measured
 from tvm_fusion.device import parse
 
-PEER = "openvino"
-PREPARED = ("fp32", "bf16", PEER)  # what is made of a model, each in a process
+from .prepare import PEER, PREPARED
+
 THREADS = (1, 2, 16)
-SECONDS = 90.0  # for one row
+SECONDS = 45.0  # for one row
+
+Made = Mapping[tuple[str, str], Future[dict[str, Any]]]  # of a model, and what is made of it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all; returns the exit code: 1 if any model is missing."""
+    """Run all; returns the exit code: 1 if anything is missing."""
     from .models import MODELS
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="of the artifacts")
-    parser.add_argument("--only", nargs="*", help="names")
+    parser.add_argument("--only", nargs="*", default=[*MODELS], help="names")
     parser.add_argument("--threads", type=int, nargs="*", default=THREADS)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--at-once", type=int, default=1, help="models that are measured at once")
@@ -43,87 +44,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="default: cpu_half.json in $OUT, if it is set")
     options = parser.parse_args(arguments)
     end = time.monotonic() + options.seconds
+    with ThreadPoolExecutor(options.jobs) as pool:
+        made = prepare(options.only, options.folder, pool, end)
     path = options.json or Path(os.environ.get("OUT", "."), "cpu_half.json")
-    names = options.only or [*MODELS]
-    work = [(name, made, options.folder / name / made) for name in names for made in PREPARED]
-    with ProcessPoolExecutor(options.jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
-        failed = [found for found in pool.map(_compile, *zip(*work, strict=True)) if found]
-    print("\n".join(failed), flush=True)
-    if options.prepare:
-        return int(bool(failed))
+    threads = () if options.prepare else options.threads
+    return measure(made, options.folder, path, threads, options.at_once, end)
+
+
+def prepare(names: Sequence[str], folder: Path, pool: Executor, end: float) -> Made:
+    """Start to compile, each model and precision in a process that ends in time."""
+
+    def start(name: str, what: str) -> Future[dict[str, Any]]:
+        return pool.submit(answered, "benchmarks.cpu_half.prepare", folder, name, what, end=end)
+
+    return {(name, what): start(name, what) for name in names for what in PREPARED}
+
+
+def measure(
+    made: Made, folder: Path, path: Path, threads: Sequence[int], at_once: int, end: float
+) -> int:
+    """Measure what has been made, and write each row to the record; returns the exit code."""
+    wrong = {case: told for case, future in made.items() if (told := future.result()["wrong"])}
+    failed = [f"{name} {what}: {told}" for (name, what), told in wrong.items()]
+    print(*failed, sep="\n", flush=True)
     device = {"name": parse("cpu").device.arch, "machine": platform.processor()}
     record: dict[str, Any] = {"about": device | {"failed": failed}, "rows": []}
-    left_out = {line.split(" ", 1)[0] for line in failed if line.split(" ", 2)[1] != f"{PEER}:"}
-    for threads in options.threads:
-        cores = itertools.count(0, threads)
-
-        def serve(left: Iterator[str], threads: int = threads, cores: Iterator[int] = cores):
-            first = next(cores)
-            for name in left:
-                if name not in left_out and time.monotonic() < end:
-                    yield _row(name, threads, first, options.folder)
-
-        at_once = max(1, min(options.at_once, len(os.sched_getaffinity(0)) // threads))
-        for row in gather(names, at_once, serve):
-            print(row if isinstance(row, str) else _text(row), flush=True)
-            (record["about"]["failed"] if isinstance(row, str) else record["rows"]).append(row)
-            path.write_text(json.dumps(record, indent=1) + "\n")
-    return int(bool(record["about"]["failed"]))
-
-
-def _row(name: str, threads: int, first: int, folder: Path) -> dict[str, Any] | str:
-    """Measure a model on some cores, from the first one; returns what failed as text."""
-    arguments = name, str(threads), str(first), str(folder)
-    worker = Worker("-m", "benchmarks.cpu_half.worker", *arguments, environment={})
-    line = worker.line(SECONDS)
-    if not line:
-        ended = worker.ended() if line == "" else f"over {SECONDS:.0f} s"
-        worker.close()
-        return f"{name} {threads}: {ended}"
-    worker.close()
-    return json.loads(line)
-
-
-def _compile(name: str, made: str, folder: Path) -> str:
-    """Compile one model, or write what its peer and its check need; returns what failed."""
-    if folder.exists():
-        return ""
-    import torch
-
-    import tvm_fusion
-
-    from .models import built
-    from .worker import SEED
-
-    torch.set_grad_enabled(False)
-    torch.set_num_threads(1)
-    try:
-        module, inputs = built(name, SEED)
-        if made == PEER:
-            write_peer(module, inputs, folder)
-        else:
-            program = torch.export.export(module, inputs)
-            tvm_fusion.compile(program, target="cpu", precision=made).export(folder)
-    # guard: a model that is not compiled is a line of the page
-    except Exception as error:
-        return f"{name} {made}: {error}"
-    return ""
-
-
-def write_peer(module: Any, inputs: tuple[Any, ...], folder: Path) -> None:
-    """Write inputs, PyTorch's first output, and OpenVINO's model where it can be had."""
-    import numpy as np
-    import torch
-
-    exact = module(*inputs)[0].double().numpy()
-    place = folder.with_name("case.npz")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(place, exact=exact, **{str(i): x.numpy() for i, x in enumerate(inputs)})
-    import openvino
-
-    model = openvino.convert_model(torch.export.export(module, inputs))
-    folder.mkdir()
-    openvino.save_model(model, folder / "model.xml", compress_to_fp16=False)
+    lost = {name for name, what in wrong if what != PEER}
+    cases = [(folder, name) for name in dict.fromkeys(name for name, _ in made) if name not in lost]
+    if threads:
+        records.write(path, record)
+    for count in threads:
+        rows = measured("benchmarks.cpu_half.worker", cases, count, at_once, end, SECONDS)
+        for (_, name), row in rows:
+            if "wrong" in row:
+                failed.append(f"{name}, {count} threads: {row['wrong']}")
+            else:
+                record["rows"].append(row)
+            print(failed[-1] if "wrong" in row else _text(row), flush=True)
+            records.write(path, record)
+    return int(bool(failed))
 
 
 def _text(row: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ SEED = 1129
 Call = Callable[[], list[Any]]
 
 
-def main(name: str, threads: str, first: str, folder: str) -> None:
+def main(folder: str, name: str, threads: str, first: str) -> None:
     """Print a row of JSON."""
     count = int(threads)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[int(first) :][:count])

@@ -1,1 +1,1 @@
-"""Speed on a GPU, beside a copy and PyTorch's compiler."""
+"""Speed on a GPU, against a copy and PyTorch's compiler."""

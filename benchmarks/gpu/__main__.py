@@ -12,9 +12,6 @@ SEED, COUNT = 6, 30
 def main(arguments: list[str] | None = None) -> int:
     """Build or render; returns the exit code: 1 if anything could not be compiled."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument(
-        "--assemble", metavar="ARCH", help="run code of an older target on this architecture"
-    )
     numbers = {"seed": (SEED, "of shapes"), "count": (COUNT, "of shapes")}
     numbers["processes"] = (2, "that compile")
     return build_or_table(parser, _build, keep, arguments, **numbers)
@@ -24,9 +21,7 @@ def _build(options: argparse.Namespace) -> list[str]:
     from .build import build
 
     drawn = options.seed, options.count
-    return build(
-        options.out, options.target, *drawn, options.only, options.processes, options.assemble
-    )
+    return build(options.out, options.target, *drawn, options.only, options.processes)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Compile all works ahead of time, where there is no GPU."""
+"""Compile all workloads ahead of time, where there is no GPU."""
 
 import json
 import os
@@ -9,7 +9,6 @@ from pathlib import Path
 
 from .catalog import works
 from .decoder import DecodeStep
-from .older_code import NAMES, assembled_for
 from .once import INDEX
 
 
@@ -20,9 +19,8 @@ def build(
     count: int,
     only: Sequence[str],
     processes: int = 2,
-    assemble: str | None = None,
 ) -> list[str]:
-    """Compile and export works into a folder.
+    """Compile and export workloads into a folder.
 
     Parameters
     ----------
@@ -31,13 +29,11 @@ def build(
     target
         As of :func:`tvm_fusion.device.parse`.
     seed, count
-        Of the drawn works.
+        Of the random workloads.
     only
         Parts of names; empty: all.
     processes
         That compile side by side.
-    assemble
-        Architecture that code of the target is assembled for: see :mod:`.older_code`.
 
     Returns
     -------
@@ -48,24 +44,20 @@ def build(
     chosen = [
         i
         for i, work in enumerate(works(seed, count))
-        if (any(part in work.name for part in only) if only else not assemble or work.name in NAMES)
+        if not only or any(part in work.name for part in only)
     ]
     processes = min(processes, os.cpu_count() or 1)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        jobs = [pool.submit(_compile, folder, target, seed, count, i, assemble) for i in chosen]
+        jobs = [pool.submit(_compile, folder, target, seed, count, i) for i in chosen]
         results = [job.result() for job in jobs]
     names = [works(seed, count)[i].name for i in chosen]
     failed = {n: reason for n, reason in zip(names, results, strict=True) if reason}
     index = {"target": target, "seed": seed, "count": count, "names": names, "failed": failed}
-    if assemble:
-        index["assembled_for"] = assemble
     (folder / INDEX).write_text(json.dumps(index, indent=1) + "\n")
     return [f"{name}: {reason}" for name, reason in failed.items()]
 
 
-def _compile(
-    folder: Path, target: str, seed: int, count: int, number: int, assemble: str | None
-) -> str | None:
+def _compile(folder: Path, target: str, seed: int, count: int, number: int) -> str | None:
     import tvm_fusion
 
     work = works(seed, count)[number]
@@ -73,16 +65,15 @@ def _compile(
     names = list(exported.graph_signature.user_inputs)
     static, in_place = ([str(names[i]) for i in found] for found in (work.static, work.in_place))
     try:
-        with assembled_for(assemble):
-            artifact = tvm_fusion.compile(
-                exported,
-                target=target,
-                static_inputs=static,
-                in_place=in_place,
-                allow=work.allow,
-                cuda_graph=isinstance(work, DecodeStep),  # calls of others are captured as a whole
-            )
-            artifact.export(folder / work.name)
+        artifact = tvm_fusion.compile(
+            exported,
+            target=target,
+            static_inputs=static,
+            in_place=in_place,
+            allow=work.allow,
+            cuda_graph=isinstance(work, DecodeStep),  # calls of others are captured as a whole
+        )
+        artifact.export(folder / work.name)
     # guard: one work that is not compiled is a row of the table
     except Exception as error:
         return f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:200]}"

@@ -14,7 +14,7 @@ from .works import NAMED, Work, drawn, drawn_norms, norm_parts
 
 
 def works(seed: int, count: int) -> list[Work]:
-    """List the named works, further ones, a whole step of a decoder, products, and drawn ones."""
+    """List the named workloads, others, a whole step of a decoder, products, and random ones."""
     products = [*PRODUCTS, *ATTENTION, *PACKED, *PACKED_PRODUCTS, *NARROW_PRODUCTS, *EXPERTS]
     products += [*LAYER_PAIRS, *drawn_products(seed, count), *CONVOLUTIONS]
     rows = [*drawn(seed, count), *drawn_norms(seed), *norm_parts(seed)]

@@ -20,7 +20,7 @@ INDEX = "works.json"
 
 
 def main(arguments: list[str]) -> None:
-    """Run the named works, or all."""
+    """Run the named workloads, or all."""
     folder, *names = arguments
     index = json.loads(Path(folder, INDEX).read_text())
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Further memory-bound works: looked-up rows, pieces of tensors, other reductions of rows."""
+"""Further memory-bound workloads: looked-up rows, pieces of tensors, other reductions of rows."""
 
 import torch
 from torch import Tensor

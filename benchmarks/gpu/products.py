@@ -1,4 +1,4 @@
-"""Products on tensor cores: GEMMs of models, of few rows, of symbolic rows, of drawn shapes."""
+"""Products on tensor cores: GEMMs of models, of few rows, of symbolic rows, of random shapes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from .works import Block, Work, linear, swiglu_block, swiglu_joined
 
-MOST, LEAST = 8192, 17  # extents of drawn products
+MOST, LEAST = 8192, 17  # extents of random products
 TYPES = ("float16", "bfloat16")
 RESIDUAL = 3  # the argument's number
 
@@ -161,4 +161,4 @@ def drawn_products(seed: int, count: int) -> list[Product]:
         sizes = extent(), extent(), extent()
         epilogue, dtype = dice.choice(list(GEMMS)), dice.choice(TYPES)
         found += [gemm(*sizes, one, dtype) for one in dict.fromkeys((epilogue, PLAIN))]
-    return [replace(work, name=f"drawn_{work.name}", seed=seed) for work in found]
+    return [replace(work, name=f"random_{work.name}", seed=seed) for work in found]

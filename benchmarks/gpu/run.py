@@ -1,4 +1,4 @@
-"""Check and time a folder of artifacts on this machine's GPU, beside a copy and PyTorch.
+"""Check and time a folder of artifacts on this machine's GPU, against a copy and PyTorch.
 
 ``python3 -m benchmarks.gpu.run DIR [--json FILE]`` needs PyTorch and TVM's runtime, no compiler.
 Results are compared with the same function in float64, on fresh inputs, in memory that held NaNs.
@@ -23,7 +23,6 @@ import tvm_ffi
 import tvm_fusion
 
 from .catalog import works
-from .older_code import loading
 from .once import INDEX
 from .works import Work
 
@@ -48,14 +47,13 @@ def main() -> int:
     names = index.pop("names")
     record: dict[str, Any] = {"about": {**index, **about()}, "rows": []}
     known = {work.name: work for work in works(index["seed"], index["count"])}
-    with loading(index):
-        for name in names:
-            if name in index["failed"] or options.only not in name:
-                continue
-            row = _measured(known[name], options.folder / name, options.rival)
-            record["rows"].append(row)
-            print(_line(row), flush=True)
-            path.write_text(json.dumps(record, indent=1) + "\n")
+    for name in names:
+        if name in index["failed"] or options.only not in name:
+            continue
+        row = _measured(known[name], options.folder / name, options.rival)
+        record["rows"].append(row)
+        print(_line(row), flush=True)
+        path.write_text(json.dumps(record, indent=1) + "\n")
     return int(any(row["wrong"] for row in record["rows"]))
 
 

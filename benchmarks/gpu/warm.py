@@ -1,4 +1,4 @@
-"""Let PyTorch compile a folder's works in several processes, so that a run finds them in its cache.
+"""Let PyTorch compile a folder's workloads in several processes, into the cache of a run.
 
 ``python3 -m benchmarks.gpu.warm DIR PROCESSES``: a process compiles every PROCESSES-th work and
 calls it once. What it is compared with is not timed here.

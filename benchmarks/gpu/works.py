@@ -18,7 +18,7 @@ DTYPES = {
     "float8_e4m3fn": torch.float8_e4m3fn,
     "int8": torch.int8,
 }
-HALF = ("float16", "bfloat16")  # of drawn works
+HALF = ("float16", "bfloat16")  # of random workloads
 # Roundings; in float32 that of sums of thousands of terms.
 ALLOWED_ERRORS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-18}
 
@@ -246,7 +246,7 @@ NAMED = (
     ),
 )  # fmt: skip
 RANDOM_ELEMENTS = 1 << 23, 1 << 26
-NORMS, LONG_NORMS = 8, 4  # drawn layer norms of rows up to LONG elements, and of longer ones
+NORMS, LONG_NORMS = 8, 4  # random layer norms of rows up to LONG elements, and of longer ones
 SHORT, LONG, LONGEST = 64, 4096, 16384
 NORM, ALIGNED = "layer_norm_gelu_", 8  # elements of half types of a row
 # Loads alone; all but GELU; all but the statistics and what rows share.
@@ -267,7 +267,7 @@ def drawn_norms(seed: int) -> list[Work]:
 
 
 def norm_parts(seed: int) -> list[Work]:
-    """Leave stages out of drawn norms of unaligned rows: each rest is a kernel of its own."""
+    """Leave stages out of random norms of unaligned rows: each rest is a kernel of its own."""
     norms = [work for work in drawn_norms(seed) if work.shapes[1][0] % ALIGNED]
     return [
         Work(

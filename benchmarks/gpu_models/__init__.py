@@ -1,1 +1,1 @@
-"""Whole transformers on a GPU: host time included, beside PyTorch's compiler and a CUDA graph."""
+"""Whole transformers on a GPU: host time included, against PyTorch's compiler and a CUDA graph."""

@@ -26,7 +26,7 @@ def convolution(
 
 
 class Bottleneck(nn.Module):
-    """ResNet's block: 1x1, 3x3 and 1x1 convolutions beside a shortcut."""
+    """ResNet's block: 1x1, 3x3 and 1x1 convolutions and a shortcut."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()

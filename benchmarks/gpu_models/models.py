@@ -26,7 +26,7 @@ class Model:
     inputs: Callable[[int], dict[str, Tensor]]
     output: str | None  # field of what the module returns; ``None``: it returns a tensor
     has_images: bool = False  # whether PyTorch is to be tried with channels last in memory, too
-    seed: int = 0  # of the weights; inputs are drawn from others beside it
+    seed: int = 0  # of the weights; inputs have seeds next to it
 
     def module(self, device: str) -> nn.Module:
         """Make the module in evaluation mode; parameters are float16, buffers as they were."""

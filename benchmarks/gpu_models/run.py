@@ -1,4 +1,4 @@
-"""Check and time a folder of models on this machine's GPU, beside PyTorch.
+"""Check and time a folder of models on this machine's GPU, against PyTorch.
 
 ``python3 -m benchmarks.gpu_models.run DIR [--json FILE] [--profile]`` needs PyTorch, transformers
 and TVM's runtime, no compiler. Every model has a process of its own: all get ready side by side
@@ -33,9 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--no-rival", nargs="*", help="parts of the names to leave PyTorch's compiler out of"
     )
     parser.add_argument("--profile", action="store_true", help="list the kernels of a call, too")
-    parser.add_argument(
-        "--records", type=Path, help="the same models compiled with records, beside them"
-    )
     options = parser.parse_args(arguments)
     path = options.json or Path(os.environ.get("OUT", "."), "gpu_models.json")
     index = json.loads((options.folder / INDEX).read_text())
@@ -47,7 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     workers = {
         name: Worker(
             *("-m", MODULE, name, folder, str(int(has_rival[name])), profiled),
-            *([str(options.records)] if options.records else []),
             environment=environment,
             folder=Path.cwd(),
         )
@@ -55,29 +51,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     record: dict[str, Any] = {"about": index, "rows": []}
     start = time.perf_counter()
-    answers = {name: answer(worker, SECONDS) for name, worker in workers.items()}
+    answers = {name: worker.answer(SECONDS) for name, worker in workers.items()}
     print(f"ready after {time.perf_counter() - start:.0f} s", flush=True)
     for name, worker in workers.items():
         row = answers[name]
         if not row["wrong"]:
             worker.send("go")
-            row |= answer(worker, SECONDS)
+            row |= worker.answer(SECONDS)
         worker.close()
         record["about"] |= row.pop("about", {})
         record["rows"].append({**index["models"][name], **row, "name": name})
         print(_text(record["rows"][-1]), flush=True)
         path.write_text(json.dumps(record, indent=1) + "\n")
     return int(any(row["wrong"] for row in record["rows"]))
-
-
-def answer(worker: Worker, seconds: float) -> dict[str, Any]:
-    """Read what a worker answers; what libraries print is no JSON and is skipped."""
-    while True:
-        line = worker.line(seconds)
-        if not line:
-            return {"wrong": worker.ended() if line == "" else f"silent for {seconds:.0f} s"}
-        if line.startswith("{"):
-            return json.loads(line)
 
 
 def _text(row: dict[str, Any]) -> str:

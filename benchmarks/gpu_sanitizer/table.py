@@ -1,15 +1,16 @@
-"""What the tools found, for a reader: ``README.md``, and the record beside it."""
+"""What the tools found, for a reader: ``README.md``, and its record."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_sweep.table import describe_any
 from benchmarks.markdown import table
 from benchmarks.records import write
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "gpu_sanitizer.json.xz"
+DESCRIBED = ("flash mma", "flash tma", "mma.sync", "wgmma", "wgmma of windows")
 
 
 def keep(record: Mapping[str, Any]) -> None:
@@ -67,3 +68,38 @@ def _order(tool: str) -> int:
 def _cells(name: str, case: Mapping[str, Any], tools: list[str]) -> list[str]:
     verdicts = [case["tools"].get(tool, {"verdict": "not run"})["verdict"] for tool in tools]
     return [case["family"], name, case["config"], *verdicts]
+
+
+def describe_any(config: Mapping[str, Any] | str | None) -> str:
+    """Name a configuration of any template; a record that was kept has its name already."""
+    if config is None or isinstance(config, str):
+        return config or "default"
+    if config.get("kernel") in DESCRIBED:
+        return describe(config)
+    return ", ".join(f"{name} {value}" for name, value in config.items() if value)
+
+
+def describe(config: Mapping[str, Any]) -> str:
+    """Name a configuration of attention or a GEMM in a few words."""
+    kernel, c = str(config["kernel"]), defaultdict(int, config)
+    if kernel == "flash mma":
+        kernel = "wgmma" if c["uses_wgmma"] else "mma.sync"
+        words = [f"{kernel} {c['warps']}x{c['rows_of_warp']} queries, {c['block_n']} keys"]
+        words += [f"{c['stages']} stages"] + ["q in registers"] * bool(c["q_in_registers"])
+        words += ["ping-pong"] * bool(c["is_ping_pong"])
+        return ", ".join(words)
+    if kernel == "flash tma":
+        words = [f"TMA {c['warps'] // 4}x64 queries, {c['block_n']} keys", f"{c['stages']} stages"]
+        return ", ".join(words + ["ping-pong"] * bool(c["is_ping_pong"]))
+    if "block_m" not in c:
+        settings = [f"{name} {n}" for name, n in config.items() if n and n != kernel]
+        return ", ".join([kernel, *settings])
+    words = [f"{kernel} {c['block_m']}x{c['block_n']}x{c['block_k']}", f"{c['stages']} stages"]
+    if kernel == "mma.sync":
+        words.append(f"{c['warps_m']}x{c['warps_n']}x{c['warps_k']} warps")
+    else:
+        words.append("ping-pong" if c["is_ping_pong"] else f"{c['consumers']} consumers")
+        words += [f"{c['blocks_per_sm']} blocks per SM"] * (c["blocks_per_sm"] > 1)
+    words += [f"split-K {c['split_k']}"] * (c["split_k"] > 1)
+    words += [f"groups of {c['group_m']}"] * (c["group_m"] > 1)
+    return ", ".join(words)

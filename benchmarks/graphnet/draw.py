@@ -1,4 +1,4 @@
-"""Which graphs of a checkout are drawn: evenly over its sources, each architecture once."""
+"""Which graphs of a checkout are sampled: evenly over its sources, each architecture once."""
 
 import hashlib
 import random

@@ -58,7 +58,7 @@ def load(folder: Path, seed: int = 0, spread: float = 1.0) -> tuple[Graph, tuple
     seed
         Of what is drawn.
     spread
-        Factor of all standard deviations: deep networks of drawn weights may overflow.
+        Factor of all standard deviations: deep networks of random weights may overflow.
     """
     generator = torch.Generator().manual_seed(seed)
     values: dict[str, Tensor | int] = {}

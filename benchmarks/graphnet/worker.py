@@ -75,7 +75,7 @@ class Case:
             return self.eager
 
     def cpu(self) -> dict[str, Any]:
-        """Compile for this machine, run without the compiler, compare; time beside eager."""
+        """Compile for this machine, run without the compiler, compare; time against eager."""
         path, row = self._compiled("cpu", "fp32")
         given = f"{self.folder}/inputs.npz"
         names = self.program.graph_signature.user_inputs

@@ -48,7 +48,7 @@ def difference(
 
 
 def is_worse(found: Sequence[Any], peer: Sequence[Any], exact: Sequence[Any]) -> bool:
-    """Tell whether results are clearly further off than those of a peer, or infinite beside it."""
+    """Whether results are clearly further off than a peer's, or infinite where those are not."""
     for results in zip(found, peer, exact, strict=True):
         x, p, y = (np.asarray(v).astype(np.float64) for v in results)
         known = np.isfinite(y)

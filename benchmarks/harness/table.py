@@ -1,6 +1,6 @@
 """Regenerates the Markdown tables from the JSON files alone.
 
-``python -m benchmarks.harness.table`` writes ``README.md`` beside the folder ``results``.
+``python -m benchmarks.harness.table`` writes ``README.md`` next to the folder ``results``.
 """
 
 import argparse
@@ -28,7 +28,7 @@ Generated from `results/*.json.xz` by `python -m benchmarks.harness.table`; edit
 
 Every engine runs in its own process with the same number of threads. In each round every engine has
 one turn: warm-up, then as many runs as fit the budget. A round's figure is the median of its runs;
-the tables show the spread of these figures over the rounds. Before anything is timed the outputs
+the records keep the spread of these figures over the rounds. Before anything is timed the outputs
 are compared: max|a-b| / max|b| against ONNX Runtime without graph optimizations (PyTorch's peers,
 which have other random weights, against PyTorch eager). What differs is not timed. `openvino`
 computes in float32 as the others do, `openvino-default` in the precision that it chooses by itself,
@@ -79,7 +79,6 @@ def render(records: dict[str, dict[str, Any]], memory: dict[str, Any] | None = N
             *_cost(models),
             *(_memory(memory) if memory else []),
             *_not_timed(models),
-            *_spread(models, peers),
             *_sources(records),
         ]
     )
@@ -112,7 +111,7 @@ def _latency_cell(model: dict[str, Any], peer: str) -> str:
 
 
 def _cost(models: Sequence[dict[str, Any]]) -> list[str]:
-    """Kernels, bytes and compilation, ours beside stock; empty where nobody recorded them."""
+    """Show kernels, bytes and compilation, ours and stock; columns without records are left out."""
     columns = {
         "kernels": ("kernels", 1),
         "calls": ("calls", 1),
@@ -120,23 +119,27 @@ def _cost(models: Sequence[dict[str, Any]]) -> list[str]:
         "compile, s": ("compile_seconds", 1),
         "peak RSS, MB": ("compile_peak_rss_mb", 1),
     }
-    rows = []
-    for model in models:
-        facts = [model["peers"].get(peer, {}).get("facts", {}) for peer in (OURS, _STOCK)]
-        cells = [
-            _number(fact[key] * scale) if key in fact else ""
-            for key, scale in columns.values()
-            for fact in facts
-        ]
-        rows.append([model["name"], *cells])
-    headings = [f"{title}, {peer}" for title in columns for peer in (OURS, _STOCK)]
+    facts = {
+        peer: [model["peers"].get(peer, {}).get("facts", {}) for model in models]
+        for peer in (OURS, _STOCK)
+    }
+    shown = [
+        (f"{title}, {peer}", [_number(f[key] * scale) if key in f else "" for f in facts[peer]])
+        for title, (key, scale) in columns.items()
+        for peer in facts
+        if any(key in fact for fact in facts[peer])
+    ]
+    names = [model["name"] for model in models]
     return [
         "\n## Kernels and compilation\n",
         "A kernel is one loop nest over a whole tensor, a call one PrimFunc call of the virtual "
         "machine. Intermediates are tensors between calls and buffers larger than a tile inside a "
         f"PrimFunc. `{_STOCK}` is stock TVM's pipeline for this target; its kernels, calls and "
         "intermediates are counted after DecomposeOpsForInference, which its timed build lacks.\n",
-        *table(["model", *headings], rows),
+        *table(
+            ["model", *(title for title, _ in shown)],
+            zip(names, *(cells for _, cells in shown), strict=True),
+        ),
         *(
             f"\n{model['name']}, {peer}: not counted: {result['facts']['not_counted']}"
             for model in models
@@ -174,36 +177,6 @@ def _not_timed(models: Sequence[dict[str, Any]]) -> list[str]:
     return ["\n## Not timed\n", *table(["model", "peer", "status", "reason"], rows)]
 
 
-def _spread(models: Sequence[dict[str, Any]], peers: Sequence[str]) -> list[str]:
-    points = ("min", "p25", "median", "p75", "max")
-    rows = []
-    for model in models:
-        for peer in peers:
-            result = model["peers"].get(peer, {})
-            if "latency_ms" not in result:
-                continue
-            ratio = model["ratios"].get(peer)
-            rows.append(
-                [
-                    model["name"],
-                    peer,
-                    *(_number(result["latency_ms"][point]) for point in points),
-                    f"{_ratio(ratio['p25'])} to {_ratio(ratio['p75'])}" if ratio else "",
-                    str(sum(ms is not None for ms in result["round_ms"])),
-                    str(result["runs"]),
-                    _error(peer, result),
-                ]
-            )
-    headings = ["model", "peer", *points, f"{OURS}/peer, p25 to p75", "rounds", "runs", "error"]
-    return ["\n## Spread over the rounds\n", "Milliseconds.\n", *table(headings, rows)]
-
-
-def _error(peer: str, result: dict[str, Any]) -> str:
-    # An engine compared with itself has proved nothing; don't show it a zero.
-    is_reference = result["reference"] == ENGINES.get(peer)
-    return "reference" if is_reference else f"{result['error']:.0e}"
-
-
 def _sources(records: dict[str, dict[str, Any]]) -> list[str]:
     lines = ["\n## How it was measured\n"]
     for name, record in records.items():
@@ -234,7 +207,7 @@ def _ratio(value: float) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write ``README.md`` beside the folder ``results``; returns the exit code."""
+    """Write ``README.md`` next to the folder ``results``; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.harness.table", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=CPU, help="default: benchmarks/cpu")
     folder = parser.parse_args(arguments).folder

@@ -1,1 +1,1 @@
-"""Whole models beside TorchInductor, none of which any coefficient was fitted to."""
+"""Whole models against TorchInductor, none of which any coefficient was fitted to."""

@@ -1,6 +1,6 @@
-"""Compile, check and time the models where the device is, beside TorchInductor.
+"""Compile, check and time the models where the device is, against TorchInductor.
 
-``python3 -m benchmarks.held_out.run [--only NAME ...] [--beside 17] [--seconds N]`` needs PyTorch,
+``python3 -m benchmarks.held_out.run [--only NAME ...] [--at-once 17] [--seconds N]`` needs PyTorch,
 transformers and TVM with its compiler; the record goes to ``held_out.json`` in $OUT. Models compile
 side by side, then one after the other is timed while the others wait.
 """
@@ -14,13 +14,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_models.run import answer
 from benchmarks.workers import Worker
 
 from .models import MODELS
 
 MODULE = "benchmarks.held_out.worker"
-BESIDE = 17
+AT_ONCE = 17
 TIMING_SECONDS = 60.0
 
 
@@ -28,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run all; returns the exit code: 1 if anything is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", help="names")
-    parser.add_argument("--beside", type=int, default=BESIDE, help="models that compile together")
+    parser.add_argument("--at-once", type=int, default=AT_ONCE, help="models that compile together")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="of this run")
     parser.add_argument("--json", type=Path, help="default: held_out.json in $OUT, if it is set")
     options = parser.parse_args(arguments)
@@ -36,8 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = options.only or [*MODELS]
     end = time.monotonic() + options.seconds
     rows: list[dict[str, Any]] = []
-    for first in range(0, len(names), options.beside):
-        for row in _together(names[first : first + options.beside], end):
+    for first in range(0, len(names), options.at_once):
+        for row in _together(names[first : first + options.at_once], end):
             rows.append(row)
             print(_text(row), flush=True)
             path.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
@@ -55,12 +54,12 @@ def _together(names: Sequence[str], end: float) -> Iterator[dict[str, Any]]:
         name: Worker("-m", MODULE, name, environment=environment, folder=Path.cwd())
         for name in names
     }
-    ready = {n: answer(w, max(1.0, end - time.monotonic())) for n, w in workers.items()}
+    ready = {n: w.answer(max(1.0, end - time.monotonic())) for n, w in workers.items()}
     for name, worker in workers.items():
         row = ready[name]
         if not row["wrong"]:
             worker.send("go")
-            row |= answer(worker, TIMING_SECONDS)
+            row |= worker.answer(TIMING_SECONDS)
         worker.close()
         yield {"name": name, **row}
 

@@ -1,4 +1,4 @@
-"""What was measured, for a reader: ``README.md``, and the record beside it."""
+"""What was measured, for a reader: ``README.md``, and its record."""
 
 import math
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def render(record: Mapping[str, Any]) -> str:
         " waiting for the device after each: medians of calls in turns. PyTorch: `torch.compile`"
         " in its default mode, captured in a CUDA graph; of models of images the faster of both"
         " layouts. Errors: root of the summed squares, relative to float32 on the same weights,"
-        " the largest of all outputs. Compiled in: seconds, beside sixteen others.",
+        " the largest of all outputs. Compiled in: seconds, at the same time as sixteen others.",
         "",
         f"PyTorch / ours: {mean:.2f} (geometric mean of {len(right)}), from {ratios[0]:.2f} to"
         f" {ratios[-1]:.2f}; below 1: {sum(r < 1 for r in ratios)}.",

@@ -45,14 +45,14 @@ def sides(name: str) -> list[str]:
 
 
 def works() -> list[str]:
-    """Name all works: TASO's graphs, and convolutions with what is fused with them."""
+    """Name all workloads: TASO's graphs, and convolutions with what is fused with them."""
     return [*sorted(GRAPHS, key=lambda name: name not in SLOW), *pairs.PAIRS]
 
 
 def measured(
     names: Iterable[str], target: str, processes: int, seconds: float
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Compile, check and time works.
+    """Compile, check and time workloads.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ def render(record: dict[str, Any]) -> str:
         "",
         "## DNNFusion's table 5",
         "",
-        "Kernels, beside the fused layers that DNNFusion (PLDI 2021) is left with on a phone.",
+        "Kernels, against the fused layers that DNNFusion (PLDI 2021) is left with on a phone.",
         "",
         *table(
             ["model", "operators", "DNNFusion", *TARGETS],

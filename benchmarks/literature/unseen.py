@@ -3,8 +3,6 @@
 That takes the extra ``zoo``.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_models.run import answer
 from benchmarks.workers import Worker
 
 from .steps import STEPS
@@ -48,12 +47,12 @@ def main() -> int:
         print(f"{time.perf_counter() - start:5.0f} s {_text(rows[name])}", flush=True)
 
     for name, worker in workers.items():
-        keep(name, answer(worker, max(0.1, options.ready - (time.perf_counter() - start))))
+        keep(name, worker.answer(max(0.1, options.ready - (time.perf_counter() - start))))
     for name, worker in workers.items():
         left = options.seconds - (time.perf_counter() - start)
         if "kernels" in rows[name] and left > 0:
             worker.send("go")
-            found = answer(worker, min(TIMED, left))
+            found = worker.answer(min(TIMED, left))
             keep(name, found if "us" in found else {"untimed": found["wrong"]})
         worker.close()
     return int(any(row["wrong"] for row in rows.values()))

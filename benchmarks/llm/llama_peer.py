@@ -1,4 +1,4 @@
-"""llama.cpp beside this project: GGUF files of drawn weights, and the process that reads them.
+"""llama.cpp against this project: GGUF files of random weights, and the process that reads them.
 
 The environment variable ``LLAMA_CPP_PYTHON`` names a Python with llama-cpp-python, as built for the
 machine; without it this one is asked. Where neither has it, rows say "not measured".

@@ -1,4 +1,4 @@
-"""Language models of transformers with the shapes of released ones, and drawn weights."""
+"""Language models of transformers with the shapes of released ones, and random weights."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ SHAPES = {
     "Qwen3-0.6B": (1024, 3072, 28, 16, 8, 128, 151936),
     "Llama-3.2-1B": (2048, 8192, 16, 32, 8, 64, 128256),
     "Llama-3-8B": (4096, 14336, 32, 32, 8, 128, 128256),
+    "Llama-3-70B": (8192, 28672, 80, 64, 8, 128, 128256),
+    "Llama-tiny": (256, 512, 2, 8, 4, 32, 512),
     "Qwen3Moe-30B-A3B": (2048, 768, 48, 32, 4, 128, 151936),
 }
 _EXPERTS = {"Qwen3Moe-30B-A3B": {"num_experts": 128, "num_experts_per_tok": 8}}
@@ -24,7 +26,7 @@ _SCALED = 128  # terms that share a scale of int4
 
 
 def model_of(name: str, layers: int | None, vocabulary: int | None, length: int) -> Any:
-    """Make a model of drawn weights."""
+    """Make a model of random weights."""
     torch.manual_seed(0)
     return _class(name)(_config(name, layers, vocabulary, length)).eval()
 

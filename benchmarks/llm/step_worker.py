@@ -82,7 +82,7 @@ class Ready:
         )
         del exact, wide, half, found
         self.row["wrong"] = [
-            f"{name}: an error of {error:.1e} beside eager's {self.row['of_eager'][name]:.1e}"
+            f"{name}: an error of {error:.1e} against eager's {self.row['of_eager'][name]:.1e}"
             for name, error in self.row["error"].items()
             if not error <= max(LEAST, OF_EAGER * self.row["of_eager"][name])
         ]

@@ -1,4 +1,4 @@
-"""The command line: time products beside ONNX Runtime, write ``results`` and ``README.md``."""
+"""The command line: time products against ONNX Runtime, write ``results`` and ``README.md``."""
 
 import argparse
 import json

@@ -1,1 +1,1 @@
-"""Single ONNX operators at three sizes beside ONNX Runtime, two threads each."""
+"""Single ONNX operators at three sizes against ONNX Runtime, two threads each."""

@@ -1,4 +1,4 @@
-"""One process: checks cases and times them beside ONNX Runtime, a line of JSON for each."""
+"""One process: checks cases and times them against ONNX Runtime, a line of JSON for each."""
 
 import json
 import sys

@@ -14,11 +14,10 @@ _OPERATORS = "benchmarks/operators_onnx/README.md"
 _TORCH = "benchmarks/operators_torch/README.md"
 _WORKS = "benchmarks/gpu/works.py"
 _FUSED = "benchmarks/gpu/FUSED_GEMMS.md"
-_KERNELS = "benchmarks/kernels/README.md"
+_RECOMPOSE = "benchmarks/robustness/README.md"
 _EXPERTS = "benchmarks/gpu/experts.py"
 _DECODER = "benchmarks/gpu/decoder.py"
 _CONVOLUTIONS = "benchmarks/gpu/convolutions.py"
-_RECOMPOSE = "benchmarks/recompose/expected.py"
 _LITERATURE = "benchmarks/literature/README.md"
 
 #: By kind and name. Laws have none: the page says of each whether it was applied.
@@ -40,7 +39,7 @@ REASONS: dict[str, dict[str, Reason]] = {
         "GPU: back_to_back": Reason(_FUSED, "two narrow products in one kernel"),
         "CPU: convolution": Reason("benchmarks/convolutions/README.md", "convolution layers"),
         **{
-            f"{kind}: row_contraction": Reason(_KERNELS, "a norm and the product behind it")
+            f"{kind}: row_contraction": Reason(_FUSED, "a norm and the product behind it")
             for kind in ("CPU", "GPU")
         },
     },
@@ -79,6 +78,7 @@ REASONS: dict[str, dict[str, Reason]] = {
         "hard_swish": Reason(_OPERATORS, "HardSwish"),
         "instance_norm": Reason(_OPERATORS, "InstanceNormalization"),
         "softmax": Reason(_RECOMPOSE, "softmax that an exporter wrote out"),
+        "shifted_softmax": Reason(_OPERATORS, "softmax beside an attention sink, of GPT-OSS"),
         "silu": Reason(_RECOMPOSE, "SiLU that an exporter wrote out"),
         "gelu": Reason(_RECOMPOSE, "GELU that an exporter wrote out"),
         "gelu_tanh": Reason(_RECOMPOSE, "GELU by tanh, of GPT-2"),
@@ -101,7 +101,7 @@ REASONS: dict[str, dict[str, Reason]] = {
         "PeerSums": Reason("benchmarks/parallel/README.md", "sums over the workers of a decoder"),
         "TransposedConvByPhases": Reason(_OPERATORS, "ConvTranspose, on CPUs"),
         "RoundedActivations": Reason(
-            "benchmarks/nbits/README.md", "activations of int8 beside packed weights, on CPUs"
+            "benchmarks/nbits/README.md", "activations of int8 with packed weights, on CPUs"
         ),
         "TransposeWeights": Reason(
             "benchmarks/gpu/narrow_products.py", "weights of bytes and float8"

@@ -1,1 +1,1 @@
-"""A decoder on several workers, beside one: logits, and time of prefill and decode."""
+"""A decoder on several workers, against one: logits, and time of prefill and decode."""

@@ -1,1 +1,1 @@
-"""Prices of whole models' fused groups beside what they take, with their alternatives."""
+"""Prices of whole models' fused groups against what they take, with their alternatives."""

@@ -139,8 +139,8 @@ def _cuts(members: Sequence[Operator]) -> Iterator[tuple[str, list[list[Operator
     if is_contraction(heavy):
         before = _reached(heavy, members, backwards=True)
         behind = _reached(heavy, members, backwards=False)
-        beside = [op for op in members if op not in {*before, *behind, heavy}]
-        kept = [*beside, heavy]
+        independent = [op for op in members if op not in {*before, *behind, heavy}]
+        kept = [*independent, heavy]
         if before:
             yield "prologue apart", [before, [*kept, *behind]]
         if behind:

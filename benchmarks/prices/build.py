@@ -11,12 +11,13 @@ Nothing needs the device; the folder travels to it.
 from __future__ import annotations
 
 import json
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
-from functools import cached_property
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from threading import Lock
@@ -26,8 +27,6 @@ import tvm
 from tvm.ir.transform import Sequential
 
 from benchmarks import zoo
-from benchmarks.gpu_check.batches import Batches
-from benchmarks.gpu_check.entry import reason
 from tvm_fusion.config import FusionConfig
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.deploy.build.lower import LowerToVM
@@ -42,11 +41,14 @@ from tvm_fusion.schedule.kernels import ScheduleKernels
 from tvm_fusion.tuning.build_candidates import drawn_weight
 
 from .alternatives import FUSED, PlannedGroup, bind_constants, parts_of, planned_groups
+from .batches import Batches
+from .compile_worker import reason
 
 INDEX = "index.json"
 GROUPS, LOWERED = "groups", "lowered"  # folders of modules
 BATCH = 10  # functions of a library
 MOST_BYTES = 1 << 31  # of a group's tensors
+PLANNING = 0.5  # of the time, at most: the rest is for compilers
 
 Log = Callable[[str], None]
 
@@ -73,7 +75,7 @@ def build(
     processes
         That run side by side.
     seconds
-        After which what is not compiled is given up.
+        After which what is not compiled is given up; after half of it, what is not planned.
 
     Returns
     -------
@@ -81,6 +83,7 @@ def build(
         The index: ``target``, ``models`` (calls by group, or the reason of a failure), ``groups``.
     """
     end = time.monotonic() + seconds
+    planned = end - (1 - PLANNING) * seconds if seconds < float("inf") else seconds
     for name in (GROUPS, LOWERED):
         (folder / name).mkdir(parents=True, exist_ok=True)
     path = folder / INDEX
@@ -88,16 +91,23 @@ def build(
     if path.exists():
         index = json.loads(path.read_text())
     left = [name for name in models if name not in index["models"]]
+
+    def note(name: str, found: dict[str, Any]) -> None:
+        _note(index, name, found, log)
+        path.write_text(json.dumps(index))
+
     if processes == 1:
         for name in left:
-            _note(index, name, plan(name, target, folder), log)
+            note(name, plan(name, target, folder, planned))
     else:
         context = get_context("spawn")
         with ProcessPoolExecutor(processes, mp_context=context, max_tasks_per_child=1) as pool:
-            jobs = {pool.submit(plan, name, target, folder): name for name in left}
+            jobs = {pool.submit(plan, name, target, folder, planned): name for name in left}
             for job in as_completed(jobs):
-                _note(index, jobs[job], job.result(), log)
-    path.write_text(json.dumps(index))
+                try:
+                    note(jobs[job], job.result())
+                except BrokenProcessPool:  # such as of memory; the groups so far are compiled
+                    log(f"{jobs[job]}: the process ended")
     _compile(folder, index, processes, log, end - time.monotonic())
     return index
 
@@ -131,8 +141,13 @@ def imported(name: str, spec: TargetSpec) -> Imported:
     return import_model(exported(name, half), config)
 
 
-def plan(name: str, target: str, folder: Path) -> dict[str, Any]:
+def plan(name: str, target: str, folder: Path, end: float = float("inf")) -> dict[str, Any]:
     """Plan one model; lower the groups that no other process has taken.
+
+    Parameters
+    ----------
+    end
+        Of the system's monotonic clock, at which it stops with the groups that there are.
 
     Returns
     -------
@@ -143,6 +158,7 @@ def plan(name: str, target: str, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"calls": {}, "groups": {}, "failed": []}
     start = time.perf_counter()
     try:
+        _stop_at(end)
         model = imported(name, spec)
         with spec.tvm_target() as tvm_target, remembering(), recording():
             mod = Sequential(stages(FusionConfig())[:-1])(model.mod)
@@ -152,6 +168,8 @@ def plan(name: str, target: str, folder: Path) -> dict[str, Any]:
                     continue
                 try:
                     found["groups"][group.key] = write(group, spec, folder)
+                except TimeoutError:
+                    raise
                 # guard: told in the index; the other groups are measured all the same
                 except Exception as error:
                     found["failed"].append(f"{name}: {group.claim.group.title}: {reason(error)}")
@@ -159,7 +177,21 @@ def plan(name: str, target: str, folder: Path) -> dict[str, Any]:
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         found["failed"].append(f"{name}: {Path(place.filename).name}: {reason(error)}")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
     return found | {"seconds": time.perf_counter() - start}
+
+
+def _stop_at(end: float) -> None:
+    """Raise in this process's main thread when a time is reached."""
+    if end == float("inf"):
+        return
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError("no time was left to plan it")
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, max(end - time.monotonic(), 1e-3))
 
 
 def _is_taken(folder: Path, key: str) -> bool:
@@ -210,22 +242,6 @@ def _lowered(mod: tvm.IRModule, spec: TargetSpec) -> tuple[tvm.IRModule, dict[st
     return lowered, {"inputs": inputs, "weights": weights}
 
 
-@dataclass(frozen=True, eq=False)
-class _Entry:
-    """What :class:`~benchmarks.gpu_check.batches.Batches` compiles: one alternative of a group."""
-
-    path: Path
-    kind: str = "group"
-
-    @property
-    def name(self) -> str:
-        return self.path.name.removesuffix(".json")
-
-    @cached_property
-    def mod(self) -> tvm.IRModule:
-        return tvm.ir.load_json(self.path.read_text())
-
-
 def _compile(folder: Path, index: dict[str, Any], processes: int, log: Log, seconds: float) -> None:
     """Compile what no library has, dear groups first; note where each function is."""
     lock = Lock()
@@ -234,8 +250,8 @@ def _compile(folder: Path, index: dict[str, Any], processes: int, log: Log, seco
         """Keep what there is so far, whatever becomes of the rest."""
         with lock:
             log(line)
-            for entry, (library, name) in list(batches.placed.items()):
-                key, _, way = entry.name.partition(".")
+            for file, (library, name) in list(batches.placed.items()):
+                key, _, way = file.stem.partition(".")
                 index["groups"][key]["functions"][way] |= {"library": library, "function": name}
             if "functions" in line:
                 (folder / INDEX).write_text(json.dumps(index))
@@ -246,9 +262,9 @@ def _compile(folder: Path, index: dict[str, Any], processes: int, log: Log, seco
     dear = sorted(index["groups"].items(), key=lambda one: -one[1]["prices"][FUSED]["us"])
     for key, way, function in functions_of(dict(dear)):
         if "library" not in function:
-            batches.add(_Entry(folder / LOWERED / f"{key}.{way}.json"))
+            batches.add(folder / LOWERED / f"{key}.{way}.json")
     batches.finish()
-    index["failed"] += [f"{one.name}: {one.reason}" for one in batches.failed]
+    index["failed"] += [f"{one.stem}: {reason}" for one, reason in batches.failed.items()]
     note(f"{len(batches.placed)} functions compiled, {len(batches.failed)} failed")
 
 

@@ -1,1 +1,1 @@
-"""Networks quantized to 8 bits (QDQ), beside ONNX Runtime and OpenVINO."""
+"""Networks quantized to 8 bits (QDQ), against ONNX Runtime and OpenVINO."""

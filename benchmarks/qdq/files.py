@@ -1,4 +1,4 @@
-"""The files: float models with drawn weights, and both quantizers' form of each."""
+"""The files: float models with random weights, and both quantizers' form of each."""
 
 import warnings
 from pathlib import Path

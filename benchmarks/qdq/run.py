@@ -2,31 +2,33 @@
 
 ``python -m benchmarks.qdq.run DIR [--only NAME ...] [--threads 1 2 16] [--layers 12]`` needs
 PyTorch, transformers, ONNX Runtime and, for the peer, OpenVINO; the record goes to ``qdq.json`` in
-$OUT. A model that is in the folder is not made again; ``--prepare`` makes and compiles alone.
-``--at-once 4`` measures four files side by side, on cores of their own.
+$OUT, each row when it is measured. What DIR has is not made again; ``--prepare`` makes and compiles
+alone. ``--at-once 4`` measures four files side by side, on cores of their own; ``--seconds`` ends
+what is not done by then.
 """
 
 import argparse
-import itertools
-import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from benchmarks import records
 from benchmarks.harness import environment
-from benchmarks.records import text
-from benchmarks.workers import ROOT, Worker, gather
+from benchmarks.rows import answered, measured
+from benchmarks.workers import ROOT
 from tvm_fusion.device import parse
 
 from .files import FORMS, MODELS
+from .prepare import FILES
 
 THREADS = (1, 2, 16)
-SECONDS = 120.0  # for one row
+SECONDS = 60.0  # for one row
+
+Made = Mapping[tuple[str, str], Future[dict[str, Any]]]  # of a model, and a form or its files
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,81 +45,75 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="default: qdq.json in $OUT, if it is set")
     options = parser.parse_args(arguments)
     end = time.monotonic() + options.seconds
+    with ThreadPoolExecutor(options.jobs) as pool:
+        files = make(options.only, options.layers, options.folder, pool, end)
+        made = prepare(files, options.folder, pool, end)
     path = options.json or Path(os.environ.get("OUT", "."), "qdq.json")
-    folders = [options.folder / name for name in options.only]
-    layers = [options.layers] * len(folders)
-    with ProcessPoolExecutor(options.jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
-        found = [*pool.map(_prepare, options.only, layers, folders)]
-    failed = dict(line for one in found for line in one)
-    if options.prepare:
-        print("\n".join(f"{case}: {reason}" for case, reason in failed.items()))
-        return int(bool(failed))
-    about = {
-        **environment.describe(ROOT),
-        "llvm": parse("cpu").device.arch,
-        "layers": options.layers,
-        "load": round(os.getloadavg()[0], 1),
+    threads = () if options.prepare else options.threads
+    about = {"layers": options.layers}
+    return measure(made, about, options.folder, path, threads, options.at_once, end)
+
+
+def make(names: Sequence[str], layers: int, folder: Path, pool: Executor, end: float) -> Made:
+    """Start to make the files, each model's in a process that ends in time."""
+    module = "benchmarks.qdq.prepare"
+    return {
+        (name, FILES): pool.submit(answered, module, folder, name, FILES, layers, end=end)
+        for name in names
     }
-    record: dict[str, Any] = {"about": about, "failed": failed, "rows": []}
-    cases = [(name, form) for name in options.only for form in FORMS]
-    cases = [case for case in cases if ", ".join(case) not in failed]
-    for threads in options.threads:
-        cores = itertools.count(0, threads)
 
-        def serve(
-            left: Iterator[tuple[str, str]], threads: int = threads, cores: Iterator[int] = cores
-        ) -> Iterator[tuple[str, str, dict[str, Any] | str]]:
-            first = next(cores)
-            for name, form in left:
-                if time.monotonic() < end:
-                    yield name, form, _row(options.folder / name, form, threads, first)
 
-        at_once = max(1, min(options.at_once, len(os.sched_getaffinity(0)) // threads))
-        for name, form, row in gather(cases, at_once, serve):
-            if isinstance(row, str):
-                failed[f"{name}, {form}, {threads} threads"] = row
+def prepare(files: Made, folder: Path, pool: Executor, end: float) -> Made:
+    """Start to compile files, each when it is made; submitted behind their makers."""
+
+    def compiled(name: str, form: str, made: Future[dict[str, Any]]) -> dict[str, Any]:
+        if made.result()["wrong"]:
+            return made.result()
+        return answered("benchmarks.qdq.prepare", folder, name, form, 0, end=end)
+
+    return {
+        (name, form): pool.submit(compiled, name, form, made)
+        for (name, _), made in files.items()
+        for form in FORMS
+    }
+
+
+def measure(
+    made: Made,
+    about: Mapping[str, Any],
+    folder: Path,
+    path: Path,
+    threads: Sequence[int],
+    at_once: int,
+    end: float,
+) -> int:
+    """Measure what has been made, and write each row to the record; returns the exit code."""
+    told = {case: future.result()["wrong"] for case, future in made.items()}
+    failed = {", ".join(case): reason for case, reason in told.items() if reason}
+    record: dict[str, Any] = {
+        "about": {
+            **environment.describe(ROOT),
+            "llvm": parse("cpu").device.arch,
+            **about,
+            "load": round(os.getloadavg()[0], 1),
+        },
+        "failed": failed,
+        "rows": [],
+    }
+    cases = [(folder, *case) for case, reason in told.items() if not reason]
+    if threads:
+        records.write(path, record)
+    for count in threads:
+        rows = measured("benchmarks.qdq.worker", cases, count, at_once, end, SECONDS)
+        for (_, name, form), row in rows:
+            if "wrong" in row:
+                failed[f"{name}, {form}, {count} threads"] = row["wrong"]
             else:
                 record["rows"].append({"name": name, "form": form, **row})
                 print(record["rows"][-1], flush=True)
-            path.write_text(text(record))
-    print("\n".join(f"{case}: {reason}" for case, reason in failed.items()))
+            records.write(path, record)
+    print(*(f"{case}: {reason}" for case, reason in failed.items()), sep="\n", flush=True)
     return int(bool(failed))
-
-
-def _row(folder: Path, form: str, threads: int, first: int) -> dict[str, Any] | str:
-    """Measure a file on some cores, from the first one; returns what failed as text."""
-    arguments = str(folder), form, str(threads), str(first)
-    worker = Worker("-m", "benchmarks.qdq.worker", *arguments, environment={})
-    line = worker.line(SECONDS)
-    if not line:
-        ended = worker.ended() if line == "" else f"over {SECONDS:.0f} s"
-        worker.close()
-        return ended
-    worker.close()
-    return json.loads(line)
-
-
-def _prepare(name: str, layers: int, folder: Path) -> list[tuple[str, str]]:
-    """Make a model's files and compile them; returns what failed, by case."""
-    import tvm_fusion
-
-    from .files import make
-
-    try:
-        if not (folder / "inputs.npz").exists():
-            make(name, layers, folder)
-    # guard: a model that is not made is a line of the page
-    except Exception as error:
-        return [(f"{name}, {form}", str(error)) for form in FORMS]
-    failed = []
-    for form in FORMS:
-        try:
-            if not (folder / form).exists():
-                tvm_fusion.compile(folder / f"{form}.onnx", target="cpu").export(folder / form)
-        # guard: the same
-        except Exception as error:
-            failed.append((f"{name}, {form}", str(error)))
-    return failed
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What was measured, for a reader: ``README.md``, and the record beside it."""
+"""What was measured, for a reader: ``README.md``, and its record."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -36,7 +36,7 @@ def render(record: Mapping[str, Any]) -> str:
         f"{about['cpu']} ({about['llvm']} to LLVM), {about['cpus']} CPUs, {about['date'][:10]},"
         f" batch 1, {about['layers']} layers of an encoder.{busy} Milliseconds: medians of the"
         " least of each round, engines in turns; the ratio is to the faster peer: below 1, this"
-        " project is faster. Networks have drawn weights, and both quantizations are ONNX"
+        " project is faster. Networks have random weights, and both quantizations are ONNX"
         " Runtime's: with its defaults, and as `tvm-fusion quantize` calls it. OpenVINO computes"
         " what is not quantized in the precision that it chooses, the others in float32.",
         "",

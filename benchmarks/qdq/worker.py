@@ -20,9 +20,9 @@ _REASON = 160  # characters of an error that are kept, the last ones
 Call = Callable[[], list[Any]]
 
 
-def main(place: str, form: str, threads: str, first: str) -> None:
+def main(place: str, name: str, form: str, threads: str, first: str) -> None:
     """Print a row of JSON."""
-    count, folder = int(threads), Path(place)
+    count, folder = int(threads), Path(place, name)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[int(first) :][:count])
     os.environ |= {"TVM_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
     import numpy as np

@@ -95,7 +95,7 @@ def speech() -> Any:
 
 
 def pitch() -> Any:
-    """Follow the pitch of a tone that rises from 200 to 400 Hz, a little noise beside it.
+    """Follow the pitch of a tone that rises from 200 to 400 Hz, with a little noise.
 
     Without any, most frequencies hold rounding errors alone, of which the model takes logarithms:
     ONNX Runtime is then off by 3e-2 of what float64 gives.

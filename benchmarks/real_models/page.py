@@ -31,7 +31,7 @@ def page(record: Mapping[str, Any]) -> str:
         "itself without its graph optimizations, in brackets where it is more. "
         "Times: medians of both in turns in one process at the largest of the three sizes, on "
         f"{where['cpu']} of {where['cpus']} processors, each process on cores of its own, others "
-        f"beside it on half of the cores. {where['date'][:10]}.",
+        f"next to it on half of the cores. {where['date'][:10]}.",
         "",
         *table(
             ["file", "package", "dimensions", "error", "compile (s)",

@@ -1,6 +1,6 @@
 """Run an artifact on stored inputs, without the compiler: ``python -m ... FOLDER``.
 
-Of each ``in*.npz`` it writes ``out*.npz``. With ``--times MODEL`` it times the last of them beside
+Of each ``in*.npz`` it writes ``out*.npz``. With ``--times MODEL`` it times the last of them against
 ONNX Runtime, in turns, at the given number of threads; with ``--times`` alone, for a GPU, itself.
 """
 

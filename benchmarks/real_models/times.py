@@ -1,4 +1,4 @@
-"""Time artifacts beside ONNX Runtime, each in a process with cores of its own."""
+"""Time artifacts against ONNX Runtime, each in a process with cores of its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def times(
 
 
 def timed(folder: Path, cpus: set[int], *options: str) -> dict[str, Any]:
-    """Time one artifact, beside ONNX Runtime where options name the file."""
+    """Time one artifact, against ONNX Runtime where options name the file."""
     arguments = ("-m", "benchmarks.real_models.runner", str(folder), *options)
     try:
         printed = python(arguments, {}, cpus)

@@ -10,7 +10,7 @@ import numpy as np
 
 import tvm_fusion
 from benchmarks import zoo
-from benchmarks.kernels.measure import alternate
+from benchmarks.turns import alternate
 
 from .counting import WAYS
 

@@ -1,4 +1,4 @@
-"""The command line: time a model beside other libraries, write ``results`` and ``README.md``."""
+"""The command line: time a model next to other libraries, write ``results`` and ``README.md``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 RECORD = HERE / "results" / "shared_cores.json.xz"
 MODEL = "mobilenet_v2"
 ROUNDS, THREADS = 2, (1, 2, 4, 8, 16)
-#: What is beside us, by the first argument of ``process``, and variables that are set.
+#: What runs next to us, by the first argument of ``process``, and variables that are set.
 SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     "nothing": ("alone", {}),
     "ONNX Runtime": ("ort", {}),

@@ -1,1 +1,1 @@
-"""What a symbolic length costs: one artifact for all lengths beside one for each."""
+"""What a symbolic length costs: one artifact for all lengths against one for each."""

@@ -12,9 +12,9 @@ import tvm_fusion
 from benchmarks import zoo
 from benchmarks.harness import environment
 from benchmarks.harness.client import ROOT
-from benchmarks.kernels.measure import alternate
 from benchmarks.markdown import table
 from benchmarks.records import write
+from benchmarks.turns import alternate
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "symbolic.json"

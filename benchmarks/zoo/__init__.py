@@ -4,25 +4,46 @@ Twelve graphs from real exporters (and one of them with a symbolic length) are c
 their weights; nine more come with the onnx package. :func:`load` fills the weights in.
 """
 
+import io
 import lzma
 import math
+import tarfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto
 
+from benchmarks.records import compressed
 from benchmarks.zoo import light, roles, weights
 
-GRAPHS = Path(__file__).parent / "graphs"
-SUFFIX = ".onnx.xz"
+GRAPHS = Path(__file__).parent / "graphs.tar.xz"  # in one stream: graphs are much alike
+
+
+@cache
+def exported() -> Mapping[str, bytes]:
+    """Read the exported graphs, as ONNX files, by the models' names."""
+    with tarfile.open(fileobj=io.BytesIO(lzma.decompress(GRAPHS.read_bytes()))) as archive:
+        return {member.name: archive.extractfile(member).read() for member in archive}
+
+
+def store(graphs: Mapping[str, bytes]) -> None:
+    """Replace or add exported graphs."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        for name, graph in sorted({**exported(), **graphs}.items()):
+            member = tarfile.TarInfo(name)
+            member.size = len(graph)
+            archive.addfile(member, io.BytesIO(graph))
+    GRAPHS.write_bytes(compressed(data.getvalue()))
+    exported.cache_clear()
 
 
 def names() -> tuple[str, ...]:
     """Names of all models: the exported ones, then the light ones."""
-    exported = sorted(path.name.removesuffix(SUFFIX) for path in GRAPHS.glob(f"*{SUFFIX}"))
-    return (*exported, *light.NAMES)
+    return (*exported(), *light.NAMES)
 
 
 def blank(name: str) -> onnx.ModelProto:
@@ -31,7 +52,7 @@ def blank(name: str) -> onnx.ModelProto:
         return light.blank(name)
     if name not in names():
         raise KeyError(f"no model named {name!r} in the zoo; there are {', '.join(names())}")
-    model = onnx.load_from_string(lzma.decompress((GRAPHS / f"{name}{SUFFIX}").read_bytes()))
+    model = onnx.load_from_string(exported()[name])
     for tensor in model.graph.initializer:
         if tensor.doc_string:
             tensor.raw_data = weights.rotary(tensor.doc_string, tuple(tensor.dims)).tobytes()

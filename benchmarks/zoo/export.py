@@ -10,7 +10,6 @@ import onnx
 import torch
 
 from benchmarks import zoo
-from benchmarks.records import compressed
 from benchmarks.zoo import torch_models
 from benchmarks.zoo.strip import strip
 
@@ -55,10 +54,8 @@ def main() -> None:
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
     for name in names:
         model = strip(export(name, seed=0), export(name, seed=1))
-        data = compressed(model.SerializeToString(deterministic=True))
-        path = zoo.GRAPHS / f"{name}{zoo.SUFFIX}"
-        path.write_bytes(data)
-        print(f"{path.name}: {len(model.graph.node)} nodes, {len(data)} bytes")
+        zoo.store({name: model.SerializeToString(deterministic=True)})
+        print(f"{name}: {len(model.graph.node)} nodes")
 
 
 if __name__ == "__main__":

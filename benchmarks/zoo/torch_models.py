@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import diffusers
 import torch
 import transformers
 from torch import Tensor, nn
@@ -101,6 +100,8 @@ def classifier(architecture: str) -> Callable[[], nn.Module]:
 
 
 def _unet2d() -> nn.Module:
+    import diffusers  # a heavy package that one model needs
+
     return diffusers.UNet2DModel(
         sample_size=32,
         layers_per_block=1,

@@ -140,10 +140,10 @@ class Source:
         """Yield the values that a call's code and sentence may have together."""
         blocks = _blocks(scopes[0]) if isinstance(code, ast.Name) else []
         ways = []
-        for block in blocks:  # the sentence that is set beside the code
+        for block in blocks:  # the sentence that is set with the code
             own = _assigned(block, _last_name(code))
-            beside = _assigned(block, _last_name(sentence)) or [sentence]
-            ways += list(zip(own, itertools.cycle(beside), strict=False))
+            sentences = _assigned(block, _last_name(sentence)) or [sentence]
+            ways += list(zip(own, itertools.cycle(sentences), strict=False))
         for one, other in ways or [(code, sentence)]:
             yield from itertools.product(self._texts(one, scopes), self._texts(other, scopes))
 

@@ -88,8 +88,8 @@ def _refusals(check: Callable, law: type[Law]) -> Iterator[str]:
             used = check.__globals__.get(name, getattr(law, name, None))
         if isinstance(used, Refusal):
             yield _where(used.sentence)
-        elif name != "check" and "Refusal" in getattr(used, "__annotations__", {}).get(
-            "return", ""
+        elif name != "check" and "Refusal" in str(
+            getattr(used, "__annotations__", {}).get("return", "")
         ):
             yield from _refusals(used, law)
 

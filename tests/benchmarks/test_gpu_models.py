@@ -118,12 +118,10 @@ def test_page(tmp_path, monkeypatch):
     page = (tmp_path / "README.md").read_text()
     assert "| bert_batch_1 | 3 | 100.0 | 250.0 | 2.50 | 20.0 | 1.0e-03 | 2.0e-03 |" in page
     assert "Batch 1: PyTorch / ours 1.00 (geometric mean of 2)." in page
-    assert "| `gemm` | 2 | 6.0 |" in page
-    assert "cudaGraphLaunch 1 (6 us)." in page
     assert "* vit_batch_8: an error of 7" in page
     assert "* t5: no template" in page
     kept = json.loads((tmp_path / "results" / "gpu_models.json").read_text())
-    assert kept["rows"][0]["profile"]["ours"]["kernels"] == [["gemm", 2, 6.0], ["norm", 1, 1.0]]
+    assert "profile" not in kept["rows"][0]
 
 
 @pytest.mark.torch

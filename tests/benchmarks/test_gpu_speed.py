@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from benchmarks.gpu import counters, older_code, table
+from benchmarks.gpu import table
 
 ROW = {
     "name": "softmax_8x8", "dtype": "float16", "wrong": None, "floor": 0.88, "limit_us": None,
@@ -41,7 +41,7 @@ def test_page():
 
 
 def test_rows_of_some_works_take_the_place_of_those_kept():
-    """On the same device; a run of all works is kept alone."""
+    """On the same device; a run of all workloads is kept alone."""
     kept = {"about": {**ABOUT, "remark": "kept"}, "rows": [ROW, {**ROW, "name": "slow"}]}
     faster = {**ROW, "name": "slow", "of_copy": 0.9}
     added = {**ROW, "name": "new"}
@@ -51,32 +51,6 @@ def test_rows_of_some_works_take_the_place_of_those_kept():
     assert table.joined(kept, whole) == whole
     other = {"about": {**ABOUT, "device": "another"}, "rows": [faster]}
     assert table.joined(kept, other) == other
-
-
-def test_code_of_older_architectures_has_a_section_of_its_own():
-    about = {**ABOUT, "target": "cuda:sm_80", "assembled_for": "sm_90"}
-    rows = [
-        {**ROW, "us": {"ours": 10.0, "inductor": 5.0}, "flops": 2e9},
-        {"name": "bad", "wrong": "x"},
-    ]
-    older = [{"about": about, "rows": rows}]
-    page = table.render({"about": ABOUT, "rows": [ROW]}, older=older)
-    assert "## sm_80 code on this card" in page
-    assert "--assemble sm_90 build --target cuda:sm_80 --out DIR" in page
-    assert "| softmax_8x8 | 10.00 | 5.00 | 0.50 | 200 | 90 % | 0.50 |" in page
-    assert "* bad: x" in page
-
-
-def test_older_code_is_loaded_where_it_was_assembled_for():
-    from tvm_fusion.deploy.runtime import load
-
-    known = load.choose_arch
-    with older_code.loading({"target": "cuda:sm_80", "assembled_for": "sm_90"}):
-        assert load.choose_arch(("sm_80",), "sm_90a") == "sm_80"
-        assert load.choose_arch(("sm_80",), "sm_89") is None
-    with older_code.loading({"target": "cuda:sm_80"}):
-        assert load.choose_arch is known
-    assert load.choose_arch(("sm_80",), "sm_90a") is None
 
 
 @pytest.mark.torch
@@ -118,52 +92,12 @@ def test_products_beside_the_fastest_peer_and_bare_cublas():
     assert "| 0.90 | 0.90 | 0.50 |" in page  # c_linear
     assert "| d |" not in page  # faster than all that compute the same
     assert "same operation: 1.20 (geometric mean of 2), at least 0.90." in page
-    assert "| attention | 10.00 | 20.00 | 15.00 | 12.00 |  |  | 1.20 |" in page
 
 
 def test_drawn_rows_have_a_count():
     rows = [{**ROW, "seed": 7}, {**ROW, "seed": 7, "of_copy": 0.1}, ROW]
     page = table.render({"about": ABOUT, "rows": rows})
     assert "1 of 2 reach what is wanted." in page
-
-
-NCU = """==PROF== Connected
-"ID","Kernel Name",{names}
-"","",{units}
-"0","rows_kernel",{values}
-"""
-
-
-def counted(**values):
-    given = {name: values.get(name, 10.0) for name in counters.METRICS}
-    return NCU.format(
-        names=",".join(f'"{metric}"' for metric in counters.METRICS.values()),
-        units=",".join('"x"' for _ in given),
-        values=",".join(f'"{value:,}"' for value in given.values()),
-    )
-
-
-@pytest.mark.parametrize(
-    ("values", "bound"),
-    [
-        ({"dram": 81.0}, "memory"),
-        ({"tensor": 90.0, "l2": 70.0}, "tensor cores"),
-        ({"busy": 1000.0, "elapsed": 4000.0}, counters.IDLE),
-        ({"busy": 3900.0, "elapsed": 4000.0}, counters.LATENCY),
-    ],
-)
-def test_what_bounds_a_kernel(values, bound):
-    (kernel,) = counters.parsed(counted(us=5120.0, **values))
-    assert kernel["us"] == 5.12
-    assert counters.bound_by(kernel) == bound
-    page = "\n".join(counters.page({"work": [kernel], "lost": "more than 60 s"}))
-    assert "| work | 5.12 |" in page
-    assert f"| {bound} |" in page
-    assert "lost" not in page
-
-
-def test_no_counters_in_what_went_wrong():
-    assert counters.parsed("==ERROR== no device") == []
 
 
 @pytest.mark.torch

@@ -1,4 +1,4 @@
-"""The page of language models with weights of GGUF files, beside llama.cpp where it is."""
+"""The page of language models with weights of GGUF files, against llama.cpp where it is."""
 
 import pytest
 

@@ -1,6 +1,7 @@
-"""Prices beside times: groups are found once, alternatives agree, the page tells losses."""
+"""Prices against times: groups are found once, alternatives agree, the page tells losses."""
 
 import json
+import time
 
 import numpy as np
 import onnx.parser
@@ -77,6 +78,17 @@ def test_a_folder_is_compiled_measured_and_kept(tmp_path, monkeypatch):
     for row in kept["cpu"]["rows"]:
         row["price"] = results.price(row, "cpu")
     assert "| mlp |" in table.render(kept)
+
+
+def test_planning_ends_in_time_and_keeps_its_groups(tmp_path, monkeypatch):
+    def slow(name, spec):
+        time.sleep(60)
+
+    monkeypatch.setattr(build, "imported", slow)
+    (tmp_path / build.GROUPS).mkdir()
+    found = build.plan("mlp", "cpu", tmp_path, end=time.monotonic() + 0.01)
+    assert found["failed"] == ["mlp: build.py: TimeoutError: no time was left to plan it"]
+    assert found["seconds"] < 30
 
 
 def row(key, price, us, wrong=(), **more):

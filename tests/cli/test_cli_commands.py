@@ -86,7 +86,7 @@ def own_cache(tmp_path, monkeypatch):
 def test_run_as_long_as_is_asked(cli, dense_folder, monkeypatch):
     seconds = itertools.count(step=0.25)  # each look at the clock
     monkeypatch.setattr(run.time, "perf_counter", lambda: next(seconds))
-    found = object_of(cli("run", dense_folder, "--json", "--duration", 2, "--warmup", 0))
+    found = object_of(cli("run", dense_folder, "--json", "--duration", "2s", "--warmup", 0))
     assert found["repeat"] == 4  # two looks each
     assert found["latency_ms"]["p99"] == 250
 

@@ -93,7 +93,7 @@ OPTIONS = [
     *((c, ["{a}", "--repeat", n]) for c in TIMED for n in ("0", *NUMBERS) if n != "1_0"),
     *((c, ["{a}", "--warmup", n]) for c in TIMED for n in NUMBERS if n != "1_0"),
     *((c, ["{a}", "--threads", n]) for c in TIMED for n in ("0", *NUMBERS) if n != "1_0"),
-    *(("run", ["{a}", "--duration", n]) for n in ("0", "-1", "nan", "inf", "", "long")),
+    *(("run", ["{a}", "--duration", n]) for n in ("0", "-1", "nan", "inf", "", "long", "1sm")),
     ("run", ["{a}", "--duration", "1", "--repeat", "2"]),
     ("profile", ["{a}", "--function", "other"]),
     ("profile", ["{a}", "--trace", "{there}/none/trace.json"]),

@@ -61,7 +61,7 @@ print(json.dumps(steps))
 
 
 def chain(folder, count, width):
-    """Write ``tanh(... tanh(x @ w0) ... @ wn)``, its weights in a file beside it."""
+    """Write ``tanh(... tanh(x @ w0) ... @ wn)``, its weights in a file next to it."""
     drawn = np.random.default_rng(0).standard_normal((width, width), dtype="float32")
     drawn /= np.float32(np.sqrt(width))
     nodes, tensors = [], []

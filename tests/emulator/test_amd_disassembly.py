@@ -1,4 +1,4 @@
-"""The text of a code object beside the assembly that the compiler wrote of the same kernels."""
+"""The text of a code object against the assembly that the compiler wrote of the same kernels."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Single instructions of AMD GPUs beside what their guides say, computed another way."""
+"""Single instructions of AMD GPUs against what their guides say, computed another way."""
 
 import math
 import struct

@@ -1,4 +1,4 @@
-"""The interpreter of tile instructions beside exact sums, this CPU's own tiles, and mistakes."""
+"""The interpreter of tile instructions against exact sums, this CPU's own tiles, and mistakes."""
 
 import ml_dtypes
 import numpy as np

@@ -1,6 +1,6 @@
 """AMD's matrix instructions, of whole waves: MFMA of 64 lanes, WMMA of 32.
 
-Which lane and which of its registers hold an element is written here as the guides tell it, beside
+Which lane and which of its registers hold an element is written here as the guides tell it, next to
 the table of the package that says the same from the other end.
 """
 

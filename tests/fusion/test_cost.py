@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.device import GPUS, Device, host_cpu, parse
 from tvm_fusion.fusion.cost import CostModel
+from tvm_fusion.fusion.estimate import RegionCost
 
 KIB, MIB = 1 << 10, 1 << 20
 CPU = Device("llvm", "some", "some", cores=2, vector_bits=256, l3_bytes=32 * MIB)
@@ -21,6 +22,7 @@ class Tensor:
     bytes: int
     dtype: str = "float32"
     is_parameter: bool = False
+    producer: object = None
 
 
 @dataclass(eq=False)
@@ -28,6 +30,8 @@ class Operator:
     tensors: list
     results: list
     flops: int
+    is_opaque: bool = False
+    type: object = None
 
 
 def make(inputs, outputs, flops, launches=1, parallelism=10**6, traffic=None):
@@ -161,3 +165,11 @@ def test_products_on_tile_registers_of_cpus(dtype, least):
     assert amx.estimate(product) > least * amx.estimate(tiles)
     other = CostModel(replace(parse("cpu:skylake-avx512").device, cores=1))
     assert other.estimate(product) == other.estimate(tiles)
+
+
+def test_plans_are_compared_by_one_model():
+    """One that the fitted model does not cover has the roofline's figure, and so has the other."""
+    fitted, other = RegionCost(80.0, 0, 1, 0, 1, roofline_us=30.0), RegionCost(40.0, 0, 1, 0, 1)
+    assert fitted.beside(other) == (30.0, 40.0)
+    assert other.beside(fitted) == (40.0, 30.0)
+    assert fitted.beside(fitted) == (80.0, 80.0)

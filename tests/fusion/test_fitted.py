@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from test_cost import Tensor, elementwise, make
+from test_cost import Operator, Tensor, elementwise, make
 
 from tvm_fusion.core.contract.kernel_work import KernelWork
 from tvm_fusion.device import Device
@@ -66,6 +66,16 @@ def test_features_take_work_apart():
     assert features_of(again, 32 * MIB, 100).unit_kib == pytest.approx(68608 / 7 + 1024)
     dense = features_of(make([weight], [small], 10**9), 32 * MIB)
     assert (dense.matrix_mflop, dense.vector_mflop) == (1000.0, 0.0)
+
+
+def test_what_no_kernel_wrote_is_in_no_cache():
+    """Keys of a cache were read in the last call; what a kernel has just written is there."""
+    kernel, call = Operator([], [], 0), Operator([], [], 0, is_opaque=True)
+    for producer, is_cached in ((None, False), (call, False), (kernel, True)):
+        row = features_of(make([Tensor(16 * MIB, producer=producer)], [], 0), 32 * MIB)
+        assert (row.cached_kib, row.other_kib) == ((16384.0, 0.0)[:: 1 if is_cached else -1])
+    row = features_of(make([Tensor(4 * MIB)], [], 0), 32 * MIB)
+    assert (row.cached_kib, row.other_kib) == (4096.0, 0.0)
 
 
 def test_the_model_of_a_kernel_stands_for_its_products():
@@ -151,7 +161,8 @@ def test_the_largest_term_is_named(fit):
         f"elements loaded one by one, 120.0 of {us:.1f} us"
     )
     assert CostModel(GPU).largest_term([elementwise(MIB)]).startswith("traffic, ")
-    assert CostModel(DEVICE).largest_term([claim]) == ""  # ordered by the roofline
+    told = CostModel(DEVICE).largest_term([claim])  # ordered by the roofline
+    assert told.endswith(f" of {CostModel(DEVICE).roofline([claim]):.1f} us")
 
 
 def test_types_that_were_not_measured_are_left_to_the_roofline(fit):

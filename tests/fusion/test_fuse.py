@@ -1,4 +1,4 @@
-"""The fusion stage as a pass: alone, twice, beside TVM's own passes."""
+"""The fusion stage as a pass: alone, twice, among TVM's own passes."""
 
 import numpy as np
 import pytest

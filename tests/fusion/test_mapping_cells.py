@@ -81,7 +81,7 @@ def legalized(case: Case, target: str) -> tvm.IRModule:
 
 
 def runs_as_decided(cell, case: Case, target: str) -> Compiled:
-    """Check what is decided and computed on a CPU, beside what is counted: one compilation."""
+    """Check what is decided and computed on a CPU, and what is counted: one compilation."""
     found = compile_case(case, target)
     if cell != VIEWS:  # of two views laws make one
         between = [d for d in found.decisions if d.producer and d.consumer]

@@ -121,7 +121,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "half of a symbolic tail is left out",
-        "schedule/elementwise/cpu.py",
+        "schedule/elementwise/cpu/kernel.py",
         "rest = tirx.floormod(index(length), index(lanes))",
         "rest = tirx.floormod(index(length), index(lanes // 2))",
         seeds=(6, 21),

@@ -50,7 +50,7 @@ def generate(seed: int) -> Graph:
 
 
 def drawn(seed: int) -> frozenset[str]:
-    """List what the graph of a seed draws beside the usual: one to four of ``DRAWS``, or none."""
+    """List what the graph of a seed draws besides the usual: one to four of ``DRAWS``, or none."""
     if seed < WIDE_FROM:
         return frozenset()
     bits = seed % (2 ** len(DRAWS) - 1) + 1  # no symbolic graph has always the same ones

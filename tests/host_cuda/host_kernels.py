@@ -1,8 +1,8 @@
 """Kernels in CUDA C, compiled for the host and run thread after thread: no GPU, no emulator.
 
 What C leaves undefined ends the process: signed arithmetic that overflows, quotients by 0, shifts
-beyond the width, casts of floats that do not fit. So do accesses beside tensors, which lie between
-pages that nobody may touch.
+beyond the width, casts of floats that do not fit. So do accesses outside of tensors, which lie
+between pages that nobody may touch.
 """
 
 import ctypes

@@ -30,7 +30,7 @@ def test_every_code_is_decoded(dtype):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_numbers_are_rounded_to_even(dtype):
-    """Numbers between neighbours of the type, in the middle, and beside it."""
+    """Numbers between neighbours of the type, in the middle, and next to it."""
     codes = np.arange(256, dtype="uint8").view(dtype).astype("float32")
     known = np.sort(codes[np.isfinite(codes)])
     middle = (known[1:] + known[:-1]) / 2

@@ -361,6 +361,25 @@ def test_vectors_of_halves_on_cuda_are_compared_without_vectors_of_truth_values(
     assert "tvm_fusion_min_float16x8(tvm_fusion_max_float16x8(" in text
 
 
+def test_vectors_on_cuda_are_negated_lane_by_lane():
+    """C++ has ``!`` for scalars alone, which TVM's generator writes for vectors, too."""
+
+    @T.prim_func(s_tir=True)
+    def tests(
+        a: T.Buffer((64, 2), "float32"),
+        b: T.Buffer((64, 2), "bool"),
+        out: T.Buffer((64, 2), "bool"),
+    ):
+        for i in T.thread_binding(64, "threadIdx.x"):
+            for lane in T.vectorized(2):
+                out[i, lane] = T.And(a[i, lane] != T.float32(1), T.Not(b[i, lane]))
+
+    text = cuda_source(tests)
+    assert "= !" not in text
+    assert ".x!=" in text
+    assert ".y!=" in text
+
+
 def test_running_maxima_of_what_is_computed_are_no_choice_by_one_comparison():
     @T.prim_func(s_tir=True)
     def largest(a: T.Buffer((8,), "float32"), out: T.Buffer((1,), "float32")):

@@ -40,7 +40,7 @@ def test_what_waits_takes_descriptors_of_any_number():
     assert measure._is_readable(reading, 60)
     os.close(writing)
     os.read(reading, 1)
-    assert is_readable(reading, None)  # its end
+    assert is_readable(reading, float("inf"))  # its end
     os.close(reading)
 
 

@@ -130,6 +130,59 @@ def test_a_decoder_generates_what_eager_does(kind):
         assert_eager(logits, tokens, model(input_ids=whole, use_cache=False).logits)
 
 
+@pytest.mark.parametrize(("dtype", "least"), [("int8", 0.02), ("float8_e4m3fn", 0.15)])
+def test_keys_and_values_of_a_byte(dtype, least):
+    """Logits are off by what rounding makes of keys and values."""
+    model = decoder("Llama")
+    programs = tvm_fusion.models.causal_lm(model, LENGTH, chunk=16, cache_dtype=dtype)
+    assert programs.caches[:4] == ("keys_0", "values_0", "key_scales_0", "value_scales_0")
+    session = compiled(programs)
+    ids = np.random.default_rng().integers(3, VOCABULARY, (1, PROMPT))
+    logits = [session.prefill(ids[:, :-2])["logits"]]
+    logits += [session.decode(ids[:, n : n + 1])["logits"] for n in (PROMPT - 2, PROMPT - 1)]
+    with torch.no_grad():
+        expected = model(input_ids=torch.from_numpy(ids), use_cache=False).logits.numpy()
+    found, want = np.stack(logits, 1), expected[:, -3:]
+    assert 0 < np.abs(found - want).max() <= least * np.abs(want).max()
+
+
+def test_greedy_programs_return_the_next_token():
+    model = decoder("Llama")
+    session = compiled(tvm_fusion.models.causal_lm(model, LENGTH, chunk=16, greedy=True))
+    ids = np.random.default_rng().integers(3, VOCABULARY, (1, PROMPT))
+    tokens = [session.prefill(ids)["token"]]
+    for _ in range(8):
+        tokens.append(session.decode(tokens[-1])["token"])
+    whole = torch.from_numpy(np.concatenate([ids, *tokens], 1))
+    with torch.no_grad():
+        expected = model(input_ids=whole, use_cache=False).logits.numpy().argmax(-1)
+    np.testing.assert_array_equal(whole[:, PROMPT:].numpy(), expected[:, PROMPT - 1 : -1])
+
+
+def test_another_type_of_cache_is_one_sentence():
+    with pytest.raises(UserError, match="cache_dtype 'int4'; expected one of int8, float8_e4m3fn"):
+        tvm_fusion.models.causal_lm(decoder("Llama"), LENGTH, cache_dtype="int4")
+
+
+def test_one_token_attends_to_latents():
+    """No step multiplies all positions of the cache by the matrix that expands them."""
+    model = decoder("DeepseekV3")
+    programs = tvm_fusion.models.causal_lm(model, LENGTH, chunk=16)
+    places = {name: _largest_product(programs[name]) for name in ("decode", "prefill")}
+    assert places["decode"] < LENGTH <= places["prefill"]
+    assert not any("expand_kv" in vars(module) for module in model.modules())
+    assert model.config._attn_implementation == "sdpa"
+
+
+def _largest_product(program):
+    """Rows of the largest product with a weight, of fixed sizes."""
+    weights = [
+        n for n in program.graph.nodes if n.op == "call_function" and "linear" in str(n.target)
+    ]
+    shapes = [n.args[0].meta["val"].shape for n in weights]
+    return max(rows for *_, rows, _ in shapes if isinstance(rows, int))
+
+
 def t5():
     config = transformers.T5Config(
         vocab_size=VOCABULARY, d_model=48, d_kv=12, d_ff=76, num_layers=2, num_decoder_layers=3,

@@ -1,6 +1,7 @@
 """What is split over workers, in which places they exchange tensors, and why."""
 
 import math
+from collections import Counter
 
 import numpy as np
 import parallel_models
@@ -17,6 +18,7 @@ from tvm_fusion.deploy.cuda_graph.capture import KernelCalls
 from tvm_fusion.device import parse
 from tvm_fusion.errors import UserError
 from tvm_fusion.frontend import import_model
+from tvm_fusion.parallel import shard as shard_module
 from tvm_fusion.parallel.shard import shard
 from tvm_fusion.parallel.views import reshaped
 
@@ -51,6 +53,28 @@ def test_a_block_is_split_by_heads_and_columns_with_one_sum_for_each_half():
     caches = found.shards["main"]["inputs"]
     assert caches == {n: Shard(0, (2,)).as_json() for n in ("keys", "values")}
     assert [s.shape for s in other.signatures["main"].inputs][2:] == [(1, 8, HEAD)] * 2
+
+
+def test_weights_are_cut_once_for_each_worker_however_often_rewriting_begins_again(monkeypatch):
+    cut, begun = Counter(), []
+    part, written = Shard.part, shard_module._Writer.written
+
+    def counted(self, array, rank, size):
+        if array.ndim == 2:  # others are indices
+            cut[self, rank, array.ctypes.data] += 1
+        return part(self, array, rank, size)
+
+    def noted(self):
+        begun.append(self)
+        return written(self)
+
+    monkeypatch.setattr(Shard, "part", counted)
+    monkeypatch.setattr(shard_module._Writer, "written", noted)
+    sharded(parallel_models.block(), in_place=IN_PLACE)
+    assert cut
+    assert set(cut.values()) == {1}
+    # Once to find the caches, which are split together, and the columns of the joined product.
+    assert len(begun) <= 4 + 2
 
 
 def test_workers_have_their_own_columns_of_products_joined_in_one():

@@ -267,7 +267,7 @@ def test_one_primfunc_for_several_operators():
 
 @pytest.mark.parametrize("is_composed", [False, True])
 def test_reduction_over_padding_alone_is_a_map(is_composed):
-    """The kernel is narrower than the padding beside the image, so that it meets none of it."""
+    """The kernel is narrower than the padding around the image, so that it meets none of it."""
     x, weight = (
         relax.Var("x", f32(2, 3, 5, 1)),
         relax.Var("weight", f32(1, 3, 3, 1)),

@@ -1,6 +1,8 @@
 """``tvm-fusion quantize``: a float model becomes one of 8 bits that compiles, nearly as exact."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import onnx
@@ -181,6 +183,54 @@ def test_places_and_models_that_are_wrong(folder, capsys):
         code, found = quantize(folder, capsys, **places)
         assert code == 2
         assert words in found["error"]
+
+
+def test_without_onnx_runtime(folder):
+    """In a process of its own, where nothing has imported it."""
+    program = (
+        "import importlib.util as util, sys\n"
+        "sys.modules['onnxruntime'] = None\n"
+        "there = util.find_spec\n"
+        "util.find_spec = lambda name, *a: None if name == 'onnxruntime' else there(name, *a)\n"
+        "from tvm_fusion.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    words = ("quantize", "net.onnx", "--data", "data", "-o", "q.onnx")
+    command = [sys.executable, "-c", program, *words]
+    found = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert (found.returncode, "tvm_fusion[onnx]" in found.stderr) == (2, True), found.stderr
+
+
+def test_extents_that_the_model_does_not_know(folder, capsys):
+    """Some exporters write -1 for them."""
+    model = network(np.random.default_rng())
+    dims = model.graph.input[0].type.tensor_type.shape.dim
+    dims[0].dim_value = dims[2].dim_value = -1
+    onnx.save(model, folder / "net.onnx")
+    code, found = quantize(folder, capsys)
+    assert (code, found["samples"]) == (0, 6)
+
+
+def test_inputs_that_all_calls_take(tmp_path, capsys):
+    """A number, such as a rate, and a state that is no sample."""
+    model = network(np.random.default_rng())
+    model.graph.node.extend(
+        [
+            helper.make_node("Mul", ["y", "rate"], ["m"], "scale"),
+            helper.make_node("Add", ["m", "state"], ["z"], "shift"),
+        ]
+    )
+    kind = onnx.TensorProto.FLOAT
+    model.graph.input.append(helper.make_tensor_value_info("rate", kind, []))
+    model.graph.input.append(helper.make_tensor_value_info("state", kind, [2, 1, 5]))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("z", kind, None))
+    onnx.save(model, tmp_path / "net.onnx")
+    draw = np.random.default_rng().standard_normal
+    given = {"rate": np.float32(2), "state": draw((2, 1, 5), "float32")}
+    np.savez(tmp_path / "data.npz", x=draw((3, 3, 8, 8), "float32"), **given)
+    code, found = quantize(tmp_path, capsys, data="data.npz")
+    assert (code, found["samples"]) == (0, 3)
+    assert found["outputs"]["z"] < 0.05
 
 
 def test_products_with_a_bias_stay_products(tmp_path, capsys):

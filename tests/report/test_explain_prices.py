@@ -17,6 +17,7 @@ g ({type}[512, 1024] x, {type}[512, 1] s, {type}[1024, 1024] w)
     b = MatMul(x, w)  c = Mul(b, s)  y = Softmax<axis=-1>(c)  z = Transpose<perm=[1, 0]>(y)
 }}"""
 GPU = "cuda:sm_90a"
+TERM = r"([a-z ]+), ([\d.]+) of ([\d.]+) us"
 
 
 def model(dtype):
@@ -61,7 +62,24 @@ def test_a_fusion_by_price_tells_both_sides():
 def test_other_types_are_left_to_the_roofline():
     found = tvm_fusion.explain(model("float"), target=GPU, stock=False)
     assert {group.source for group in found.groups} == {"roofline"}
-    assert {group.most for group in found.groups} == {""}
+    for group in found.groups:
+        name, part, whole = re.fullmatch(TERM, group.most).groups()
+        assert name in ("traffic", "operations", "launches")
+        assert 0 < float(part) <= float(whole) == pytest.approx(group.us, abs=0.06)
+
+
+@pytest.mark.parametrize("type_", ["float", "float16"])
+def test_groups_and_decisions_of_a_cpu_tell_their_largest_terms(type_):
+    found = tvm_fusion.explain(model(type_), target="cpu:x86-64-v3", stock=False)
+    for group in found.groups:
+        _, part, whole = re.fullmatch(TERM, group.most).groups()
+        assert 0 < float(part) <= float(whole) == pytest.approx(group.us, abs=0.06)
+    (plan,) = plan_model(model(type_), "cpu:x86-64-v3").plans.values()
+    priced = [d.sentence for d in plan.decisions if " us fused, " in d.sentence]
+    priced += [d.sentence for d in plan.decisions if d.code == "not_profitable"]
+    assert priced
+    for sentence in priced:
+        assert re.search(r"Most of it is .+ us; unfused .+ us\.$", sentence)
 
 
 def test_the_text_names_the_source(found):

@@ -7,12 +7,14 @@ import lzma
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import page_parts
 import planted
 import pytest
 from page_parts import Page
 from relax_constructs import CASES
+from tvm import relax, topi
 
 from tvm_fusion import UserError
 from tvm_fusion.deploy.runtime.profile.result import KernelTime, Profile, Rates
@@ -54,6 +56,26 @@ def test_graph_before_and_after(found, content):
     assert [group["operators"] for group in content["groups"]] == [[0, 1], [2]]
     for group, told in zip(content["groups"], found.explanation.groups, strict=True):
         assert (group["us"], group["source"], group["type"]) == (told.us, told.source, told.type)
+
+
+def test_a_tensor_that_a_reader_writes_again_is_of_its_producer():
+    """In another layout, by the name that it has in the model."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([4], "float32"))
+    made = (("v_NCHW4c", topi.tanh), ("w", topi.exp), ("v", topi.nn.relu))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            value = x
+            for variable, function in made:
+                call = builder.call_te(function, value, primfunc_name_hint=f"makes_{variable}")
+                value = builder.emit(call, variable)
+            result = builder.emit_output(value)
+        builder.emit_func_output(result)
+    groups = [SimpleNamespace(outputs=[SimpleNamespace(name=name)]) for name in "vw"]
+    plan = SimpleNamespace(claims=[SimpleNamespace(group=group) for group in groups])
+    planned = SimpleNamespace(plans={0: plan}, functions={0: "main"})
+    found = kernels.kernels_of_groups(planned, builder.get())
+    assert found == [("makes_v_NCHW4c",), ("makes_w",)]
 
 
 def test_each_edge_has_its_reason(found, content):

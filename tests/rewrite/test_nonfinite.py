@@ -58,7 +58,7 @@ def elementwise():
 
 @pytest.mark.parametrize(("name", "make"), elementwise(), ids=[n for n, _ in elementwise()])
 def test_what_elementwise_operators_make(name, make):
-    """Every value that numpy gives, beside any other operand, is foreseen."""
+    """Every value that numpy gives, with any other operand, is foreseen."""
     ty = relax.TensorType(GRID.shape, "float32")
     try:
         call, count = make(relax.Var("x", ty)), 1

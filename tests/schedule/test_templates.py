@@ -1,4 +1,4 @@
-"""Templates of one's own beside those of the package."""
+"""Templates of one's own next to those of the package."""
 
 import pytest
 from tvm import relax

@@ -118,7 +118,7 @@ def test_drawn_configurations_are_emitted(case):
         assert not isinstance(chosen, Refusal), config
         try:
             emission = claim.template.emit(chosen, target)
-        except ValueError:  # a row that does not fit beside what the configuration keeps
+        except ValueError:  # a row that does not fit with what the configuration keeps
             continue
         assert len(emission.kernels) == chosen.launches
         others += str(emission.kernels[0].func) != str(default.kernels[0].func)

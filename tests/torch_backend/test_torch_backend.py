@@ -161,24 +161,47 @@ def test_element_types(dtype):
     assert_runs_alike(lambda x, n: (torch.where(x == 0, x, n), x[1:]), (x, x[0, 0]))
 
 
+class Caches(nn.Module):
+    """Several caches, of which a step writes one position each."""
+
+    def __init__(self, count):
+        super().__init__()
+        for i in range(count):
+            self.register_buffer(f"keys_{i}", torch.zeros(2, 8, 4))
+
+    def forward(self, x, position):
+        for keys in self.buffers():
+            keys.index_copy_(1, position, x)
+            x = keys.sum(1, keepdim=True)
+        return x
+
+
 def test_a_cache_is_written_at_one_position():
-    class Step(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("keys", torch.zeros(2, 8, 4))
-
-        def forward(self, x, position):
-            self.keys.index_copy_(1, position, x)
-            return self.keys.sum(1)
-
     calls = [(torch.randn(2, 1, 4), torch.tensor([i])) for i in (0, 1, 5)]
-    assert_runs_alike(Step(), *calls)
+    assert_runs_alike(Caches(1), *calls)
 
 
-def test_a_call_is_little_python():
+def test_a_cache_that_is_replaced():
+    model, alone = Caches(1), Caches(1)
+    program = compiled(model)
+    for _ in range(2):
+        x, position = torch.randn(2, 1, 4), torch.tensor([3])
+        assert_same([program(x, position), model.keys_0], [alone(x, position), alone.keys_0])
+        model.keys_0, alone.keys_0 = torch.ones(2, 8, 4), torch.ones(2, 8, 4)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        (lambda: nn.Linear(8, 8), lambda: (torch.randn(4, 8),)),
+        (lambda: Caches(12), lambda: (torch.randn(2, 1, 4), torch.tensor([3]))),
+    ],
+    ids=["parameters", "caches"],
+)
+def test_a_call_is_little_python(model, inputs):
     """A small model takes as long as what is called around its kernels."""
-    program, x = compiled(nn.Linear(8, 8)), torch.randn(4, 8)
-    program(x)
+    program, inputs = compiled(model()), inputs()
+    program(*inputs)
     called = []
 
     def profile(frame, event, _argument):
@@ -187,7 +210,7 @@ def test_a_call_is_little_python():
 
     sys.setprofile(profile)
     try:
-        program(x)
+        program(*inputs)
     finally:
         sys.setprofile(None)
     assert len(called) <= 20, called
@@ -275,6 +298,7 @@ def test_pytorch_runs_what_cannot_be_compiled():
         ({"precison": "fp16"}, "there is no option 'precison'; expected one of precision."),
         ({"precision": "fp8"}, "precision 'fp8'; expected one of fp32, fp16, bf16"),
         ({"freeze": "yes"}, "freeze is 'yes'; expected True or False"),
+        ({"cache": 3}, "cache is 3; expected True, False or a folder"),
         ({"dims": {}}, "there is no option 'dims'"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from tuned_models import smooth
 
 from tvm_fusion.fusion.database.tuning_records import Trial, text
-from tvm_fusion.tuning.search import Search
+from tvm_fusion.tuning.search.bayesian import Search
 
 SPACE = [
     {"mr": mr, "nr": nr, "kc": kc, "b": b}

@@ -8,8 +8,8 @@ from tuned_models import smooth
 
 from tvm_fusion.errors import UserError
 from tvm_fusion.fusion.database.tuning_records import Trial, text
-from tvm_fusion.tuning import evolutionary
-from tvm_fusion.tuning.evolutionary import EvolutionarySearch
+from tvm_fusion.tuning.search import evolutionary
+from tvm_fusion.tuning.search.evolutionary import EvolutionarySearch
 
 NEEDED = ("xgboost", "psutil", "cloudpickle")
 is_installed = all(map(importlib.util.find_spec, NEEDED))

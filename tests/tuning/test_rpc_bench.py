@@ -5,9 +5,9 @@ import threading
 from dataclasses import replace
 
 import pytest
+from rpc_servers import KEY, kill, servers
 from tuned_models import QUICK, two_products
 
-from benchmarks.rpc_workers.servers import KEY, kill, servers
 from tvm_fusion.config import FusionConfig
 from tvm_fusion.errors import UserError
 from tvm_fusion.fusion.database.records import Records

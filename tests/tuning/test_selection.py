@@ -3,7 +3,7 @@
 import pytest
 
 from tvm_fusion.measure.isolate import Failed
-from tvm_fusion.tuning.selection import Selection, Winner
+from tvm_fusion.tuning.whole import Selection, Winner
 
 
 class Model:

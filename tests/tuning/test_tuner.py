@@ -191,7 +191,7 @@ def test_the_last_race_decides(tmp_path, bench, monkeypatch, last):
 
 
 def test_what_a_model_did_not_gain_from_is_raced_again(tmp_path, bench, monkeypatch):
-    """Another run, which may have found more, tries the same winners beside it."""
+    """Another run, which may have found more, tries the same winners with it."""
     with monkeypatch.context() as slow:
         slow.setattr(FakeModel, "chosen_us", 103.0)
         assert tune(tmp_path, "trials=40").tuned == 0

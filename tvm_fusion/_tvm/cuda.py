@@ -7,8 +7,6 @@ linker is satisfied by any library of the right name that is already in the proc
 `import tvm`, so a stand-in for the driver is enough to compile: building calls none of it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

@@ -5,8 +5,6 @@ its name is registered: an interrupt would be caught by whatever catches errors,
 on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -7,8 +7,6 @@ microseconds where 0.07 do. DenseNet-121 is compiled with a million of the forme
 latter, together a tenth of the time before code generation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import count, repeat
 from typing import Any

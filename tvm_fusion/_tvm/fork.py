@@ -14,8 +14,6 @@ descriptors included, so that joining the next worker would be a segmentation fa
 of a child, as of :func:`tvm_fusion.measure.isolate.isolated`, have pools of their own.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import os

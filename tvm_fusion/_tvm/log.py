@@ -4,8 +4,6 @@ TVM 0.27 writes them from C++ to file descriptor 2, one per gather, per power an
 whatever the model does; no setting turns them off.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -8,8 +8,6 @@
 ``notes``        an artifact's decisions in a few lines
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Sequence

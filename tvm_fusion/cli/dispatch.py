@@ -1,7 +1,5 @@
 """``tvm-fusion``: parse, dispatch, and turn a user's mistake into one sentence and exit code 2."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import difflib

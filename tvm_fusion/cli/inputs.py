@@ -1,7 +1,5 @@
 """Inputs of a model on the command line: files, or seeded random arrays."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import os
@@ -48,7 +46,7 @@ def add_threads_argument(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=int,
         metavar="N",
-        help="threads of a CPU's kernels (default: TVM_NUM_THREADS, or one for each physical core)",
+        help="threads for kernels on a CPU (default: TVM_NUM_THREADS, or one per physical core)",
     )
 
 

@@ -1,7 +1,5 @@
 """Options that say which model, for what, and how: shared by the commands that plan a model."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from typing import Any
@@ -122,15 +120,15 @@ def add_worker_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="spread weights and caches over N processes on one machine, on GPUs one for each",
+        help="split weights and caches over N processes on one machine, one per GPU",
     )
     parser.add_argument(
         "--shard",
         action="append",
         default=[],
         metavar="WEIGHT=HOW",
-        help="of --workers: what each has of the weights that a pattern names: whole, columns, "
-        "rows, or split (as is found, whatever it costs)",
+        help="with --workers: how weights that a pattern names are split: whole, columns, rows, or "
+        "split (the way is found, whatever it costs)",
     )
 
 

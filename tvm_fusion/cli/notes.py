@@ -88,7 +88,7 @@ def lines(notes: Notes, explain: str | None) -> list[str]:
 
 
 def precision_line(precision: str, measured: Iterable[Mapping[str, Any]]) -> str:
-    """Say why a precision was chosen: errors beside bounds, and times of what is within them."""
+    """Say why a precision was chosen: errors against bounds, and times of what is within them."""
     parts = []
     for one in measured:
         error = "of another result" if one["error"] is None else f"{one['error']:.1e}"

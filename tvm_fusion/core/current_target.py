@@ -1,7 +1,5 @@
 """The target that passes run under."""
 
-from __future__ import annotations
-
 from tvm.target import Target
 
 from ..errors import UserError

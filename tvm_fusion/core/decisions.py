@@ -3,8 +3,6 @@
 Stages call :func:`record`; whoever wants to know opens :func:`recording` around the pipeline.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 from collections.abc import Iterator, Mapping

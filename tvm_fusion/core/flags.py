@@ -1,7 +1,5 @@
 """Names that options of a compilation and laws have in common; nothing of TVM is needed here."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 Search = Literal["search", "greedy", "none"]

@@ -1,7 +1,5 @@
 """Answers about equal groups, found once: of equal layers, the first one is looked at."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

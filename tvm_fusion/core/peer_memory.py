@@ -8,8 +8,6 @@ Every 8 bytes of a line are 4 of a tensor and the number of the exchange, so tha
 when they have come (NCCL calls it LL).
 """
 
-from __future__ import annotations
-
 WEIGHT = "peer_memory"  # the weight that holds the addresses by rank, and the worker's own rank
 MOST_BYTES = 256 << 10  # of a tensor; of larger ones NCCL's rings take less time
 MOST_ROWS = 32  # one block for each

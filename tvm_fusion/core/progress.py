@@ -4,8 +4,6 @@ Stages call :func:`report` and :func:`steps` and know nothing of terminals; with
 do nothing. :mod:`tvm_fusion.report.progress` shows what is told.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Mark functions that make the trips of a loop by calling themselves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 # Attribute of a function whose first parameter is a shape, the second extent of which is the number

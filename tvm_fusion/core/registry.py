@@ -1,7 +1,5 @@
 """Registries of named plug-ins: this package's own, and those that users register."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar

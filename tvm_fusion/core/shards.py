@@ -39,7 +39,14 @@ class Shard:
 
     def part(self, array: np.ndarray, rank: int, size: int) -> np.ndarray:
         """Copy what a worker has of a whole tensor."""
-        return np.ascontiguousarray(np.take(array, self.indices(rank, size), self.axis))
+        pieces, begin = [], 0
+        for segment in self.segments:
+            length = segment // size
+            at = begin + rank * length
+            pieces.append(array[(slice(None),) * self.axis + (slice(at, at + length),)])
+            begin += segment
+        joined = pieces[0] if len(pieces) == 1 else np.concatenate(pieces, self.axis)
+        return np.array(joined, order="C")
 
     def whole(self, parts: Sequence[np.ndarray]) -> np.ndarray:
         """Put a tensor together from all workers' parts, in the order of ranks."""

@@ -4,8 +4,6 @@
 version 9.4, stepping 2. Which device runs which architecture's code is decided here, too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container, Iterable
 

@@ -1,7 +1,5 @@
 """CPU targets: LLVM's names, checked, with the features that they stand for."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache

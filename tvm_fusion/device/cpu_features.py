@@ -1,7 +1,5 @@
 """Instruction sets of CPUs: Linux's and LLVM's names, and what each makes a CPU capable of."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -46,6 +44,7 @@ _AMX_FP16 = MatrixInstruction("amx", "float16", 16, 16, 32)
 _CAPABILITIES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("sse2", {"fixed_vector_bits": 128, "vector_registers": 16, "int16_dot_bits": 128}),
     ("neon", {"fixed_vector_bits": 128, "vector_registers": 32, "fused_multiply_add": True}),
+    ("dotprod", {"sdot_bits": 128}),
     ("fullfp16", {"arithmetic": ("float16",)}),
     ("avx", {"fixed_vector_bits": 256}),
     ("fma", {"fused_multiply_add": True}),

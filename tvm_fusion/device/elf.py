@@ -1,7 +1,5 @@
 """Which machine a library is for, read off its first bytes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 # e_machine of the ELF header: /usr/include/elf.h.

@@ -1,7 +1,5 @@
 """HIP, the runtime library of AMD GPUs: where it is, and which devices it shows."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """How devices of one host reach each other."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from .model import Device

@@ -1,7 +1,5 @@
 """What a device can do: the figures and capabilities that templates, claims and reports read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -75,6 +73,8 @@ class Device:
         Width of the widest vectors of x86's VPDPBUSD, which adds four products of bytes to an
         int32, of its VDPBF16PS, which adds two products of bfloat16 to a float32, and of its
         PMADDWD, which adds two products of int16.
+    sdot_bits
+        Width of the vectors of Arm's SDOT, which adds four products of signed bytes to an int32.
     l2_bytes, l3_bytes
         Caches. CPU: as one core sees them, shared levels at full size. GPU: the whole chip.
     memory_bandwidth
@@ -126,6 +126,7 @@ class Device:
     vnni_bits: int | None = None
     int16_dot_bits: int | None = None
     dpbf16_bits: int | None = None
+    sdot_bits: int | None = None
     l2_bytes: int | None = None
     l3_bytes: int | None = None
     memory_bandwidth: float | None = None

@@ -1,7 +1,5 @@
 """From what a user writes to a target."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..errors import UserError

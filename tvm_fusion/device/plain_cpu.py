@@ -1,7 +1,5 @@
 """CPU targets that name no CPU, for which TVM makes code of the family's oldest."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

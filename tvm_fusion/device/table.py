@@ -2,12 +2,10 @@
 
 Limits per block and multiprocessor come from the "Technical Specifications per Compute Capability"
 table of NVIDIA's CUDA C++ Programming Guide, what a generation can execute from `generations.py`,
-caches, bandwidth and rates from the document named beside each entry. A new architecture is a row
+caches, bandwidth and rates from the document named with each entry. A new architecture is a row
 here, ascending among those of its vendor, and nothing else. Rates are dense; datasheets often print
 twice that, with sparsity. A probe of the present device (`probe.py`) replaces what it can read.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ that asked only (Documentation/arch/x86/xstate.rst). Threads that were started b
 permission as well; processes that are forked inherit it, and programs that are executed do not.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

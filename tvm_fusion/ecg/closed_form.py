@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import ir, tirx
 
+from ..core.constants.numpy_types import array_of
 from ..core.constants.weight_names import is_weight
 from ..core.tir.expressions import int64, substitute
 
@@ -42,7 +43,7 @@ def closed_form(constant: ir.GenericConst) -> tirx.IndexMap | None:
     if 0 in extents or np.prod(extents, dtype="int64") > LARGEST:
         return None
     axes = [ir.Var(f"i{number}", ir.PrimType("int64")) for number in range(len(extents))]
-    value = _element(_view(constant), axes, dtype)
+    value = _element(array_of(constant.value), axes, dtype)
     return None if value is None else tirx.IndexMap(axes, [value], None)
 
 
@@ -50,14 +51,6 @@ def element_at(form: tirx.IndexMap, indices: Sequence[ir.Expr]) -> ir.Expr:
     """Return the element of a closed form at some indices."""
     known = dict(zip(form.initial_indices, map(int64, indices), strict=True))
     return substitute(form.final_indices[0], known)
-
-
-def _view(constant: ir.GenericConst) -> np.ndarray:
-    """Return the elements without a copy where numpy has their type."""
-    try:
-        return np.from_dlpack(constant.value)
-    except (BufferError, RuntimeError):  # bfloat16
-        return constant.value.numpy()
 
 
 def _element(array: np.ndarray, axes: Sequence[ir.Var], dtype: str) -> ir.Expr | None:

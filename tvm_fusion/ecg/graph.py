@@ -6,8 +6,6 @@ dataflow block; what is not a PrimFunc over SBlocks is a node as well, an opaque
 group can grow around it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cached_property
 

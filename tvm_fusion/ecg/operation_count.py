@@ -1,7 +1,5 @@
 """Arithmetic of expressions on tensor elements, in units of one addition."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Any
 

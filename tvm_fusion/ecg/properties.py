@@ -5,8 +5,6 @@ as what rewriting needs to know of an operator. They are properties over the rea
 rewrite may rest on one in floating point is for the rewrite to say.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

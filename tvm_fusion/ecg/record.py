@@ -1,7 +1,5 @@
 """What a PrimFunc was before it became TensorIR: the operator's name and its attributes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

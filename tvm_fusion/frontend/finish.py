@@ -1,7 +1,5 @@
 """Normalize an imported module: dataflow blocks, precision, bounds of symbolic dimensions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import tvm

@@ -1,7 +1,5 @@
 """Several models as the functions of one module, with equal constants once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +9,7 @@ import tvm_ffi
 from tvm import ir, relax
 
 from ..config import FusionConfig
+from ..core.constants.numpy_types import array_of
 from ..core.constants.weight_names import constants
 from ..errors import UserError
 from ..signature import DimRange, Signature
@@ -156,8 +155,4 @@ class _Merged:
 
 def _bits(const: ir.GenericConst) -> np.ndarray:
     """Return a tensor's bytes, without a copy where numpy has its type."""
-    try:
-        array = np.from_dlpack(const.value)
-    except (BufferError, RuntimeError):  # bfloat16
-        array = const.value.numpy()
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(array_of(const.value)).reshape(-1).view(np.uint8)

@@ -1,7 +1,5 @@
 """Import ONNX models: preflight, then the converters of :mod:`.onnx_ops` in TVM's importer."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping

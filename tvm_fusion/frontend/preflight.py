@@ -1,7 +1,5 @@
 """Check an ONNX model before any work: report every unsupported operator, type and dimension."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import onnx

@@ -1,7 +1,5 @@
 """Silence the warnings and prints of TVM's importers."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import warnings

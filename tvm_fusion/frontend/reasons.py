@@ -1,7 +1,5 @@
 """Why converters gave up, in words: what went wrong inside them tells a user nothing."""
 
-from __future__ import annotations
-
 import re
 
 from ..errors import named

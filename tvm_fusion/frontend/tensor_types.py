@@ -1,7 +1,5 @@
 """Query and compare dtypes and extents of Relax tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

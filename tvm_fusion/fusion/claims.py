@@ -1,7 +1,5 @@
 """The claims of templates on groups: asked once per structure, the cheapest chosen."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """Concatenations that need no kernel: whoever computes an input stores it in its place."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ..core.contract.template import Claim

@@ -113,13 +113,25 @@ class CostModel:
             The figure of the model that was fitted to the device's kernels, if it was; else the
             roofline's. Models' figures never fall as bytes, flops or launches grow.
         """
-        fit = self._fit
-        if fit is None or self._device.kind != "llvm" or not fit.covers(claim):
+        if not self._is_fitted_alone(claim):
             return self.compare([claim])[0]
         us = self._fitted_us(claim)  # fitted to one thread, shared among several
         wake = self._rates.wake_us * claim.launches
         units = min(self.units, max(claim.parallelism, 1))
         return self._of_fit(min(us, us / units + wake) if units > 1 else us)
+
+    def _is_fitted_alone(self, claim: Claim) -> bool:
+        """Whether a claim has a fitted price on a CPU, whose alternatives the roofline orders."""
+        fit = self._fit
+        return fit is not None and self._device.kind == "llvm" and fit.covers(claim)
+
+    def most_of(self, claim: Claim) -> str:
+        """Name what most of :meth:`cost` is for, as :meth:`largest_term` does."""
+        if not self._is_fitted_alone(claim):
+            return self.largest_term([claim])
+        found = self._fitted(self.chosen(claim))
+        share = self.cost(claim).us / sum(found.values())
+        return _largest({name: us * share for name, us in found.items()})
 
     def estimate(self, claim: Claim) -> float:
         """Tell what the model says that choices are made by."""
@@ -159,19 +171,14 @@ class CostModel:
         return fit is not None and self._device.kind != "llvm" and fit.orders(claims)
 
     def largest_term(self, claims: Iterable[Claim]) -> str:
-        """Name what most of a fitted price is for, as in "traffic, 7.0 of 12.0 us".
-
-        Empty where the price is the roofline's.
-        """
+        """Name what most of a price is for, as in "traffic, 7.0 of 12.0 us"."""
         claims = tuple(claims)
-        if not claims or not self.orders_by_fit(claims):
-            return ""
+        terms = self._fitted if self.orders_by_fit(claims) else self._bound_terms
         found: dict[str, float] = {}
         for claim in claims:
-            for name, us in self._fitted(self.chosen(claim)).items():
+            for name, us in terms(self.chosen(claim)).items():
                 found[name] = found.get(name, 0.0) + us
-        name = max(found, key=lambda one: found[one])
-        return f"{name}, {found[name]:.1f} of {sum(found.values()):.1f} us"
+        return _largest(found)
 
     def _of_fit(self, us: float) -> Estimate:
         assert self._fit is not None
@@ -198,20 +205,27 @@ class CostModel:
         return self._bound(self.chosen(claim))
 
     def _bound(self, claim: Claim) -> float:
+        return sum(self._bound_terms(claim).values())
+
+    def _bound_terms(self, claim: Claim) -> dict[str, float]:
+        """List what a claim waits for in the roofline model: memory or arithmetic, and launches."""
         rates = self._rates
         memory = claim.bytes * self._seconds_per_byte(claim)
         compute = claim.flops_to_price * self._seconds_per_operation(claim)
 
-        def on(units: int) -> float:
+        def on(units: int) -> dict[str, float]:
             share = min(1.0, units * rates.overshare / self.units)
             busy = min(1.0, units / self.units)
             wake = rates.wake_us if min(units, self.units) > 1 else 0.0
-            longest = max(memory / share, compute / busy) * 1e6
-            return longest + claim.launches * (rates.launch_us + wake)
+            moving, computing = memory / share, compute / busy
+            longest = {"traffic": moving} if moving >= computing else {"operations": computing}
+            terms = {name: seconds * 1e6 for name, seconds in longest.items()}
+            return terms | {"launches": claim.launches * (rates.launch_us + wake)}
 
         # Small work is not worth waking another core for.
         parallelism = max(claim.parallelism, 1)
-        return min(on(1), on(parallelism)) if rates.wake_us else on(parallelism)
+        most = on(parallelism)
+        return min(on(1), most, key=lambda terms: sum(terms.values())) if rates.wake_us else most
 
     def _seconds_per_byte(self, claim: Claim) -> float:
         """Averaged over the group's tensors: what fits into the last-level cache comes from there.
@@ -258,3 +272,11 @@ class CostModel:
             return max((rates[d] for d in dtypes if d in rates), default=self.vector_peak)
         # Elementwise arithmetic runs on the vector units, whatever matrix units could do.
         return self.vector_peak / 2 if "float64" in dtypes else self.vector_peak
+
+
+def _largest(terms: Mapping[str, float]) -> str:
+    """Name the largest of a price's terms; empty where there is none."""
+    if not terms:
+        return ""
+    name = max(terms, key=lambda one: terms[one])
+    return f"{name}, {terms[name]:.1f} of {sum(terms.values()):.1f} us"

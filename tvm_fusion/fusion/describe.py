@@ -1,7 +1,5 @@
 """What an artifact keeps of a group's kernels: members, work, and the price with its source."""
 
-from __future__ import annotations
-
 from ..core.contract.kernel_info import KernelInfo
 from ..core.contract.template import Claim
 from ..device import Device

@@ -38,6 +38,15 @@ class RegionCost:
     operators: int  # before fusion
     # How many groups there are of each structure, and the microseconds of one.
     groups: Mapping[int, tuple[int, float]] = field(default_factory=dict, compare=False, repr=False)
+    # Microseconds by the roofline, where ``us`` are those of the fitted model.
+    roofline_us: float | None = field(default=None, compare=False, repr=False)
+
+    def beside(self, other: RegionCost) -> tuple[float, float]:
+        """Return microseconds of this plan and of another one, both by the same model."""
+        if (self.roofline_us is None) == (other.roofline_us is None):
+            return self.us, other.us
+        first, second = (c.us if c.roofline_us is None else c.roofline_us for c in (self, other))
+        return first, second
 
     def saves(self, before: RegionCost) -> bool:
         """Whether this plan is worth another graph: it takes less time, beyond the margin.
@@ -112,7 +121,7 @@ class Estimator:
                     if isinstance(block, relax.DataflowBlock):
                         graph = Graph(mod, func, block)
                         with self._book.laying_out(images_of(graph)):
-                            planned = plan(graph, self._templates, self._book)
+                            planned = plan(graph, self._templates, self._book, gives_reasons=False)
                         claims += planned.claims
                         operators += len(planned.graph.operators)
         return claims, operators
@@ -160,4 +169,5 @@ class Estimator:
             sum(claim.bytes for claim in claims),
             operators,
             groups,
+            self._cost.roofline(claims) if self._cost.orders_by_fit(claims) else None,
         )

@@ -1,7 +1,5 @@
 """Why no template takes a group: what each of them says, the nearest first."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping
 
 from ..core.contract.template import Refusal

@@ -1,7 +1,5 @@
 """Find reshapes: operators that keep the order of the elements in memory."""
 
-from __future__ import annotations
-
 from .._tvm.ir.reshape import is_reshape
 from ..ecg.graph import Operator
 from ..ecg.mapping_types.table import MappingType

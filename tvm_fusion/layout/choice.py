@@ -1,7 +1,5 @@
 """The layouts that were chosen for the tensors of a dataflow block."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

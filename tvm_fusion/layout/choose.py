@@ -5,8 +5,6 @@ convolution whether the other layout takes less. Not in densely connected networ
 takes seconds (:mod:`.minimize`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

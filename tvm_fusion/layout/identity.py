@@ -6,8 +6,6 @@
 Such are the transposes around convolutions of a graph whose own images are channels-last.
 """
 
-from __future__ import annotations
-
 from tvm import ir, sym
 
 from ..core.tir.loops import constant

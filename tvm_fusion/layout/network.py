@@ -10,8 +10,6 @@ Groups of many tensors have too many assignments to ask for each: there the cost
 sum of what each operand costs that has not the layout of the result, by its share in the bytes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -32,7 +30,7 @@ from .states import MOST_IMAGES, State, best, best_costs, states_of
 Values = list[int]  # the number of each tensor's state
 
 # Of a tensor's layout kernel, by which its other layout is preferred on GPUs where claims say that
-# both cost the same, as kernels that are bound by memory do by the roofline. Not beside norms: on
+# both cost the same, as kernels that are bound by memory do by the roofline. Not next to norms: on
 # an H200, ResNet-50 of batch 8 took 385 us so and 565 with 1x1 convolutions over the layout of the
 # graph (and another first layer); but group norms of the UNet's channels last took 427 us, not 313,
 # and those of few pixels still take a tenth to a third longer so (rows/split/template).
@@ -79,7 +77,7 @@ class Network:
 
     def _preferred(self) -> frozenset[Tensor]:
         """List the tensors that no norms read or write: rows with results as large as images."""
-        beside: set[Tensor] = set()
+        updated: set[Tensor] = set()
         for call, costs, tensors in self.calls:
             claim = costs.claim(costs.plain)
             if claim is not None and claim.template.name in ROWS:
@@ -87,8 +85,8 @@ class Network:
                     {tuple(map(str, t.shape)) for t in some.values() if t in self._images}
                     for some in (call.reads, call.writes)
                 )
-                beside |= set(tensors) if read & written else set()
-        return frozenset(self._images.keys() - beside)
+                updated |= set(tensors) if read & written else set()
+        return frozenset(self._images.keys() - updated)
 
     def profits(self) -> bool:
         """Whether a group is faster where all its images have layouts."""

@@ -5,8 +5,6 @@ the whole plan lets those around convolutions read and write blocked or channels
 (:mod:`.choose`). Reshapes that are left between groups become views.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import tvm
@@ -303,7 +301,7 @@ class _Writer:
         self._items[call.binding.var] = items
 
     def _second(self, tensor: Tensor, value: relax.Expr) -> None:
-        """Bind a tensor in the layout that its producer writes beside that of the graph."""
+        """Bind a tensor in the layout that its producer writes, besides that of the graph."""
         layout = layout_of(self._choice.states[tensor])
         assert layout is not None
         stored = _stored(tensor, layout)

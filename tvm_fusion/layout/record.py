@@ -1,7 +1,5 @@
 """Decisions of the layout stage: the layout of every edge, and every layout kernel left."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ..core.decisions import Decision, record

@@ -4,8 +4,6 @@ A tensor's state says in which layouts it is in memory: one, as its producer wri
 one besides. Of a tensor that is there in two a call reads the one with which it is faster.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

@@ -54,7 +54,10 @@ class HyperbolicByExponentials:
 #                        a > b or a is NaN ? a : b           a alone is: the running maximum
 #                        llvm.maximum(a, b)                  neither is
 #                        max.NaN                             CUDA; one instruction from sm_80 on
-#     a != b             not (a == b)
+#     a != b             not (a == b)                        LLVM; C++ means the same by both
+#
+# ``not`` of a vector, which CUDA's generator writes as C++ has it for scalars alone, is a
+# comparison with false.
 #
 # TVM's simplifier does take comparisons for those of numbers: ``x == x`` becomes true, ``not a <
 # b`` becomes ``b <= a``. Such are written with tests of bits before it runs; arithmetic is hidden
@@ -113,10 +116,11 @@ class PassNaNOn:
         """Rewrite one function, for the target that it is to run on."""
         on_cuda = target_kind(func) == "cuda"
         extremum = partial(_extremum, write=_for_cuda if on_cuda else _for_llvm)
-        kinds: list[Any] = [(tirx.Max, extremum), (tirx.Min, extremum), (tirx.NE, _not_equal)]
+        kinds: list[Any] = [(tirx.Max, extremum), (tirx.Min, extremum)]
         if on_cuda:
-            kinds.append((ir.Call, _negative_zero))
+            kinds += [(ir.Call, _negative_zero), (tirx.Not, _not_of_lanes)]
         else:
+            kinds.append((tirx.NE, _not_equal))
             func = func.with_body(
                 structural_map(func.body, (tirx.BufferStore, _element_first), order="post")
             )
@@ -233,6 +237,13 @@ def _negative_zero(call: ir.Call) -> ir.Expr:
 
 def _not_equal(node: tirx.NE) -> ir.Expr:
     return tirx.Not(tirx.EQ(node.a, node.b)) if is_float(node.a) else node
+
+
+def _not_of_lanes(node: tirx.Not) -> ir.Expr:
+    lanes = node.ty.dtype.lanes
+    if lanes == 1:
+        return node
+    return tirx.EQ(node.a, tirx.Broadcast(tirx.IntImm("bool", 0), lanes))
 
 
 def _is_number(expr: ir.Expr) -> bool:

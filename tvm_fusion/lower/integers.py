@@ -37,8 +37,8 @@ _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 
 # TVM 0.27's CompactBufferAllocation bounds ``i // n`` by cases of the sign of ``n``. With a divisor
-# ``(n + 127) // 128`` beside ``n`` there is a case, of a negative ``n``, in which that is zero: the
-# simplifier fails on it ("Find divide by zero"). Maxima have no such cases.
+# ``(n + 127) // 128`` next to ``n`` there is a case, of a negative ``n``, in which that is zero:
+# the simplifier fails on it ("Find divide by zero"). Maxima have no such cases.
 @tirx.transform.prim_func_pass(opt_level=0, name="DivideByPositive")
 class DivideByPositive:
     """Divide by at least one where a divisor is computed from a variable that divides as well.

@@ -5,8 +5,6 @@
 likewise. Each remainder alone leaves a quotient; together they leave none.
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 
 from ..core.tir.loops import constant

@@ -1,7 +1,5 @@
 """Modules of the planner's alternatives, whose ``main`` take and return the same tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -12,8 +12,6 @@ What an empty function takes is the virtual machine's, and is not the kernels'; 
 are, since fused ones are fewer.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import time
@@ -55,9 +53,8 @@ class AlternativeBench:
         spec: TargetSpec,
         budget: Budget,
         tuned: Lookup = untuned,
-        effort: Effort = EFFORT,
     ) -> None:
-        self._spec, self._budget, self._tuned, self._effort = spec, budget, tuned, effort
+        self._spec, self._budget, self._tuned = spec, budget, tuned
         self._spent = 0
 
     def __call__(self, alternatives: Sequence[Alternative]) -> tuple[Sequence[float], int]:
@@ -77,10 +74,10 @@ class AlternativeBench:
             modules = modules_of(alternatives)
             clock = time.thread_time if _is_serial() else time.perf_counter
             least = tolerance(alternatives)
-            measure = partial(timed, modules, self._spec, self._tuned, self._effort, clock, least)
-            us = isolated(measure, self._effort.timeout)
+            measure = partial(timed, modules, self._spec, self._tuned, EFFORT, clock, least)
+            us = isolated(measure, EFFORT.timeout)
             if us[0] > us[-1]:  # what speaks against fusing must do so twice
-                again = isolated(measure, self._effort.timeout)
+                again = isolated(measure, EFFORT.timeout)
                 us = min(us, again, key=lambda times: times[0] / times[-1])
             return us, BATCHES
         except (Failed, ValueError) as reason:

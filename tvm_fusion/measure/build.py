@@ -1,7 +1,5 @@
 """Build modules of planned groups for measuring: what cannot be emitted as planned is an error."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How far results are from others; imports no TVM."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random inputs of a model; imports no TVM."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import math
 import os
 import pickle
 import selectors
@@ -26,7 +27,7 @@ def is_readable(descriptor: int, seconds: float | None) -> bool:
     descriptor
         Of a pipe or socket.
     seconds
-        How long to wait; without an end when omitted.
+        How long to wait; without an end when omitted, or infinite.
 
     Returns
     -------
@@ -35,7 +36,7 @@ def is_readable(descriptor: int, seconds: float | None) -> bool:
     """
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
-        return bool(selector.select(seconds))
+        return bool(selector.select(None if seconds == math.inf else seconds))
 
 
 def keep_temporary_files_in(folder: str) -> None:

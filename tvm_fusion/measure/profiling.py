@@ -1,7 +1,5 @@
 """The planner's profile database for one compilation: which file, and whether to measure."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator

@@ -4,6 +4,9 @@
 ``seq2seq_lm``    the same of a decoder with an encoder, whose keys and values are caches, too
 ``static_cache``  the caches' tensors, by name
 ``window``        keys and values of the last positions, written in turn
+``byte_cache``    keys and values of a byte an element
+``latent_attention``
+                  latent attention over the latents that the cache holds, for one token
 ``programs``      what is exported, as the compiler takes it
 """
 

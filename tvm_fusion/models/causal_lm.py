@@ -1,7 +1,5 @@
 """Prefill and decode of a decoder of transformers, exported over caches of fixed size."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 from collections.abc import Iterator
@@ -12,6 +10,9 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from transformers.cache_utils import LinearAttentionLayer
 
+from ..errors import UserError
+from .byte_cache import LARGEST
+from .latent_attention import absorbed
 from .programs import Programs, check, exported
 from .static_cache import is_counted, name_of_cache, static_cache, with_buffers
 from .window import WindowLayer
@@ -26,6 +27,8 @@ def causal_lm(
     batch: int = 1,
     chunk: int | None = None,
     strict: bool = False,
+    cache_dtype: str | None = None,
+    greedy: bool = False,
 ) -> Programs:
     """Export a decoder of transformers for :func:`tvm_fusion.compile` and sessions.
 
@@ -45,13 +48,19 @@ def causal_lm(
         call, by default 16, and sessions decode what is left.
     strict
         As of ``torch.export.export``.
+    cache_dtype : {"int8", "float8_e4m3fn"}, optional
+        Type of keys and values in the caches, with a scale of each position and head; by default
+        the model's. Layers that keep a sliding window of fewer positions have the model's.
+    greedy
+        Whether programs return the most likely ``token`` instead of ``logits``: the product with
+        the vocabulary keeps the largest alone.
 
     Returns
     -------
     Programs
         ``prefill``, of ``input_ids`` of ``(batch, tokens)`` from 2 to ``chunk`` tokens, and
         ``decode``, of one. Both take ``position``, that of the first token, where the model has
-        positions, and return ``logits`` of the last token.
+        positions, and return ``logits`` of the last token, or ``token`` of ``(batch, 1)``.
 
     Raises
     ------
@@ -69,14 +78,16 @@ def causal_lm(
     """
     sizes = {"max_length": (max_length, 3), "batch": (batch, 1), "chunk": (chunk, 3)}
     check(model, False, sizes)
-    step = _Step(model, max_length, batch)
+    if cache_dtype not in (None, *LARGEST):
+        raise UserError(f"cache_dtype {cache_dtype!r}", f"one of {', '.join(LARGEST)}, or None")
+    step = _Step(model, max_length, batch, cache_dtype, greedy)
     windows = [layer.max_cache_len for layer in step.layers if isinstance(layer, WindowLayer)]
     most = min([chunk or 512, max_length, *windows])
     if any(isinstance(layer, LinearAttentionLayer) for layer in step.layers):
         prefill = step.program(min(most, chunk or _RECURRENT_CHUNK), strict)
     else:
         prefill = step.program(3, strict, up_to=most)
-    with _few_experts(model, batch):
+    with _few_experts(model, batch), absorbed(model):
         decode = step.program(1, strict)
     return Programs({"prefill": prefill, "decode": decode}, step.names)
 
@@ -104,11 +115,13 @@ def _few_experts(model: Any, tokens: int) -> Iterator[None]:
 class _Step(nn.Module):
     """A model over tokens at positions, whose caches are buffers of this module."""
 
-    def __init__(self, model: Any, max_length: int, batch: int) -> None:
+    def __init__(
+        self, model: Any, max_length: int, batch: int, cache_dtype: str | None, greedy: bool
+    ) -> None:
         super().__init__()
-        self.model, self._batch = model, batch
+        self.model, self._batch, self._greedy = model, batch, greedy
         self._takes = inspect.signature(model.forward).parameters
-        self._cache = static_cache(model, model.config, max_length)
+        self._cache = static_cache(model, model.config, max_length, cache_dtype)
         self.layers = self._cache.layers
         self._has_positions = "position_ids" in self._takes or any(map(is_counted, self.layers))
         first = torch.zeros(batch, 1, dtype=torch.int64)
@@ -118,13 +131,14 @@ class _Step(nn.Module):
         self.names = tuple(state.name for state in self._states)
 
     def forward(self, input_ids: Tensor, position: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the logits of the last token; the caches hold all tokens then."""
+        """Return the logits of the last token, or the next; the caches hold all tokens then."""
         for state in self._states:
             state.write(getattr(self, state.name))
         if position is not None:
             for layer in filter(is_counted, self.layers):
                 layer.cumulative_length = position[0].clone()
-        return {"logits": self.model(**self._arguments(input_ids, position)).logits[:, -1]}
+        logits = self.model(**self._arguments(input_ids, position)).logits[:, -1]
+        return {"token": logits.argmax(-1, keepdim=True)} if self._greedy else {"logits": logits}
 
     def _arguments(self, input_ids: Tensor, position: Tensor | None) -> dict[str, Any]:
         arguments: dict[str, Any] = {"input_ids": input_ids, "use_cache": True}

@@ -1,7 +1,5 @@
 """Programs of one model, as :func:`tvm_fusion.compile` takes them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

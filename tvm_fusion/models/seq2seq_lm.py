@@ -3,8 +3,6 @@
 The keys and values of cross-attention are caches, too: ``encode`` writes them, once for a source.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Caches of fixed size for models of transformers, and the tensors in them."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,15 +8,17 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers.cache_utils import (
-    DummyLayer,
-    LinearAttentionLayer,
-    StaticLayer,
-    StaticSlidingWindowLayer,
-)
+from transformers import cache_utils
+from transformers.cache_utils import LinearAttentionLayer, StaticLayer, StaticSlidingWindowLayer
 
 from ..errors import UserError
+from .byte_cache import ByteLayer
 from .window import WindowLayer
+
+_FIXED: tuple[type, ...] = (StaticLayer, LinearAttentionLayer)
+# Of layers without a cache, which transformers has since 5.24.
+if hasattr(cache_utils, "DummyLayer"):
+    _FIXED = (*_FIXED, cache_utils.DummyLayer)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class State:
             setattr(self.holder, self.key, tensor)
 
 
-def static_cache(model: Any, config: Any, max_length: int) -> Any:
+def static_cache(model: Any, config: Any, max_length: int, dtype: str | None = None) -> Any:
     """Make a model's cache of fixed size.
 
     Parameters
@@ -60,6 +60,8 @@ def static_cache(model: Any, config: Any, max_length: int) -> Any:
         What to call in errors.
     config : transformers.PretrainedConfig
         Of the layers that have a cache.
+    dtype
+        Of :data:`.byte_cache.LARGEST`, for layers that hold all positions.
 
     Raises
     ------
@@ -71,14 +73,14 @@ def static_cache(model: Any, config: Any, max_length: int) -> Any:
         if type(layer) is StaticSlidingWindowLayer:
             fits = layer.max_cache_len >= max_length
             cache.layers[number] = (StaticLayer if fits else WindowLayer)(layer.max_cache_len)
-        elif not isinstance(layer, (StaticLayer, LinearAttentionLayer, DummyLayer)) or isinstance(
-            layer, StaticSlidingWindowLayer
-        ):
+        elif not isinstance(layer, _FIXED) or isinstance(layer, StaticSlidingWindowLayer):
             raise UserError(
                 f"layer {number} of {type(model).__name__} has a cache of type "
                 f"{type(layer).__name__}",
                 "attention, sliding-window attention, convolutions and recurrent states",
             )
+        if dtype is not None and type(cache.layers[number]) is StaticLayer:
+            cache.layers[number] = ByteLayer(layer.max_cache_len, dtype)
     return cache
 
 
@@ -88,6 +90,9 @@ def states_of(cache: Any) -> Iterator[State]:
         if is_counted(layer) and layer.is_initialized:
             yield State(f"keys_{number}", layer, "keys")
             yield State(f"values_{number}", layer, "values")
+            if isinstance(layer, ByteLayer):
+                yield State(f"key_scales_{number}", layer, "key_scales")
+                yield State(f"value_scales_{number}", layer, "value_scales")
         for kind in ("conv_states", "recurrent_states"):
             tensors = getattr(layer, kind, {})
             for place, tensor in tensors.items():

@@ -7,8 +7,6 @@ one token:       write slot p mod W;  keys = slots            slot s has the las
 n <= W tokens:   keys = [slots, new keys];  then write         is s modulo W, if there is one
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from transformers.cache_utils import StaticLayer

@@ -8,8 +8,6 @@ NCCL's kernel for so few bytes takes as long as the weights of a product, and is
 and the norm. What is larger, and what GPUs without NVLink exchange, stays NCCL's.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,13 +1,13 @@
 """What is decided about a model on several workers, and how tensors are spread over them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Any
+
+from tvm.ir import GenericConst
 
 from ..core.shards import Shard
 
@@ -114,6 +114,9 @@ class Plan:
         self.whole: set[Key] = set()
         self.uneven: set[Key] = set()
         self.inputs: dict[str, Shard] = {}
+        self.is_stale = False  # what was rewritten took inputs for whole that are split now
+        # Parts of constants by worker, constant and shard: what begins again cuts none twice.
+        self.parts: dict[tuple[int, Key, Shard], GenericConst] = {}
         self._cuts: dict[Key, set[int]] = {}
         self._parents: dict[Key, Key] = {}
 
@@ -147,9 +150,9 @@ class Plan:
             raise Restart
 
     def split_input(self, name: str, shard: Shard) -> None:
-        """Split an input that functions write to, and begin again."""
+        """Split an input that functions write to; who rewrites begins again when all are known."""
         self.inputs[name] = shard
-        raise Restart
+        self.is_stale = True
 
     def root(self, key: Key) -> Key:
         """Return the key of a region."""

@@ -11,6 +11,7 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.ir import GenericConst
 
+from ..core.constants.numpy_types import array_of
 from ..core.shards import Shard
 from ..errors import UserError
 from ..words import counted
@@ -175,9 +176,11 @@ class Rewriter:
         """Return this worker's part of a constant."""
         known = (hash(const), shard)
         if known not in self._slices:
-            array = const.value.numpy()
-            part = shard.part(array, self.rank, self.plan.size)
-            self._slices[known] = (relax.const(tvm.runtime.tensor(part), const.ty.dtype), const)
+            parts, place = self.plan.parts, (self.rank, *known)
+            if place not in parts:
+                part = shard.part(array_of(const.value), self.rank, self.plan.size)
+                parts[place] = relax.const(tvm.runtime.tensor(part), const.ty.dtype)
+            self._slices[known] = (parts[place], const)
         return self._slices[known][0]
 
     def part_of_weight(self, arg: Any, shard: Shard) -> Any:

@@ -160,9 +160,12 @@ def _settled(plan: Plan, imported: Imported, writes: Mapping[str, str]) -> dict[
     for _ in range(_MOST_ROUNDS):
         plan.forget_regions()
         writer = _Writer(plan, imported, writes, 0)
+        plan.is_stale = False
         try:
             writer.written()
         except Restart:
+            continue
+        if plan.is_stale:
             continue
         return regions_of(plan, writer.rewriters)
     raise RuntimeError("the plan of parts does not settle")

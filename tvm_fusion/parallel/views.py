@@ -1,7 +1,5 @@
 """Reshapes of tensors that are split: which axis of the result is, and where its segments end."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

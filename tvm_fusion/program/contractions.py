@@ -1,7 +1,5 @@
 """Contractions among the stages of a program: sums of products of two operands."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import lru_cache
 

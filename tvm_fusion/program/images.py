@@ -1,7 +1,5 @@
 """Which tensors of a graph are images: those that convolutions read or write, and what follows."""
 
-from __future__ import annotations
-
 from ..ecg.graph import Graph, Operator, Value
 from .layouts import is_image
 

@@ -10,8 +10,6 @@ A group reads and writes such a tensor through an ordinary operator, which moves
 inlined like any other: templates see a program whose loads and stores have these indices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -5,8 +5,6 @@ cheap maps are gone, substituted into their readers; every remaining load is one
 an earlier stage's target.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Stages: maps and reductions over explicit axes, the statements of a program."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """A group whose operands and results have layouts: index maps become members of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache

@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
-from onnxruntime.quantization import CalibrationDataReader
 
 from ..config import unknown_name
 from ..errors import UserError
@@ -45,6 +43,8 @@ class LayerError:
 
 def reader(samples: Sequence[Mapping[str, np.ndarray]]) -> Any:
     """Hand samples to the quantizer one by one."""
+    from onnxruntime.quantization import CalibrationDataReader
+
     waiting: Iterator[Mapping[str, np.ndarray]] = iter(samples)
 
     class Reader(CalibrationDataReader):
@@ -99,8 +99,10 @@ def layer_errors(
     return layers, {name: _ratio(sums) for name, sums in of_results.items()}
 
 
-def _session(model: onnx.ModelProto, names: Any) -> onnxruntime.InferenceSession:
+def _session(model: onnx.ModelProto, names: Any) -> Any:
     """Make a session that returns intermediate results as well."""
+    import onnxruntime
+
     known = {output.name for output in model.graph.output}
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(set(names) - known))
     options = onnxruntime.SessionOptions()
@@ -175,7 +177,7 @@ def quantize(
 
     Weights become int8 by channel, activations uint8 with one scale each, in pairs of
     ``QuantizeLinear`` and ``DequantizeLinear``: what kernels of AVX-VNNI and AMX multiply. Norms,
-    softmax, biases and most activations stay in float: kernels compute them beside the products.
+    softmax, biases and most activations stay in float: kernels compute them with the products.
 
     Parameters
     ----------
@@ -215,8 +217,6 @@ def quantize(
     if importlib.util.find_spec("onnxruntime") is None:
         raise UserError("quantize needs ONNX Runtime", None, "pip install 'tvm_fusion[onnx]'")
     given = read_samples(data, inputs_of(proto), samples)
-    pass
-
     with tempfile.TemporaryDirectory(prefix="tvm_fusion-") as folder, _quiet():
         plain, made = Path(folder, "float.onnx"), Path(folder, "quantized.onnx")
         try:
@@ -291,8 +291,6 @@ def _write(
         quantize_static,
     )
     from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    pass
 
     _name_nodes(model)
     # As a file: of a model in memory ONNX Runtime hides what shapes depend on, such as axes.

@@ -1,7 +1,5 @@
 """Calibration data: inputs of a model from a folder or a file of numpy's."""
 
-from __future__ import annotations
-
 import os
 import zipfile
 import zlib
@@ -34,8 +32,9 @@ def inputs_of(model: onnx.ModelProto) -> list[Input]:
         if info.name not in stored:
             kind = info.type.tensor_type
             dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-            dims = [d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim]
-            found.append(Input(info.name, np.dtype(dtype), tuple(dims)))
+            # Exporters write -1 for an extent that they do not know.
+            dims = tuple(d.dim_value if d.dim_value > 0 else None for d in kind.shape.dim)
+            found.append(Input(info.name, np.dtype(dtype), dims))
     return found
 
 
@@ -50,7 +49,7 @@ def read_samples(
         An ``.npz`` file of arrays by input name, or a folder of such files, in the order of their
         names; of a model with one input ``.npy`` files as well. The first axis of an array counts
         samples: it is cut into pieces of the model's own first extent, of one where that is
-        symbolic.
+        symbolic. An array of a single piece, such as a rate or a state, is given to every call.
     limit
         Pieces that are read at most.
 
@@ -135,11 +134,19 @@ def _pieces(
             rest = ", ".join("any" if e is None else str(e) for e in one.shape[1:])
             first = "samples" if step == 1 else f"a multiple of {step}"
             raise UserError(f"{what} shape {array.shape}", f"({first}, {rest})")
-        count = array.shape[0] // step if array.ndim else 1
-        pieces[one.name] = [array[i * step : (i + 1) * step] for i in range(count)]
+        if array.ndim:
+            parts = [array[i : i + step] for i in range(0, array.shape[0], step)]
+        else:
+            parts = [array]
+        pieces[one.name] = parts
     counts = {name: len(parts) for name, parts in pieces.items()}
-    if len(set(counts.values())) > 1:
+    calls = next((count for count in counts.values() if count != 1), 1)
+    if any(count not in (1, calls) for count in counts.values()):
         told = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
-        raise UserError(f"{str(path)!r} has {told}", "as many samples of each input")
-    calls = next(iter(counts.values()), 0)
-    return [{name: parts[i] for name, parts in pieces.items()} for i in range(calls)]
+        raise UserError(
+            f"{str(path)!r} has {told}", "as many samples of each input, or one that all calls take"
+        )
+    return [
+        {name: parts[i if len(parts) > 1 else 0] for name, parts in pieces.items()}
+        for i in range(calls)
+    ]

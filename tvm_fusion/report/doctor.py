@@ -1,7 +1,5 @@
 """What this machine can compile for and run, what is missing, and the command that brings it."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 from collections.abc import Callable

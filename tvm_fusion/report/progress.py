@@ -4,8 +4,6 @@ Nothing is shown of what ends within :data:`PATIENCE` seconds. A thread draws, s
 where a stage has no steps.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

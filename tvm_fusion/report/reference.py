@@ -1,7 +1,5 @@
 """Results of an independent implementation, and the error against them."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Mapping

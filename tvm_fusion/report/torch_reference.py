@@ -1,7 +1,5 @@
 """Results of an exported program from PyTorch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -10,8 +10,6 @@ The same holds of a zero that becomes the other one: ``-(x - 1) = 1 - x`` is -0 
 are equal, but for who divides by them.
 """
 
-from __future__ import annotations
-
 import enum
 from functools import lru_cache
 from typing import TypeAlias
@@ -101,7 +99,7 @@ _OF: dict[str, tuple[Becomes, ...]] = {
     **dict.fromkeys(
         ("nn.layer_norm", "nn.group_norm", "nn.instance_norm"), (_NOT_A_NUMBER, _STAYS)
     ),
-    "nn.rms_norm": (_BOUNDED, _STAYS),  # beside an infinite element the others become 0
+    "nn.rms_norm": (_BOUNDED, _STAYS),  # next to an infinite element the others become 0
     "nn.batch_norm": (_STAYS, _STAYS, _STAYS, _STAYS, _DIVISOR),
     # A score of minus infinity is a masked one.
     "nn.attention": (_BOUNDED, _BOUNDED, _STAYS, _SCORES),

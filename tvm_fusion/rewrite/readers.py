@@ -1,7 +1,5 @@
 """Readers: who can tell NaN, infinities and zeros of a variable apart, in a whole function."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import numpy as np

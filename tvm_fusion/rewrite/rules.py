@@ -1,7 +1,5 @@
 """Rules by name: laws, those that users register, recompositions, passes that are one rule."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from ..config import unknown_name

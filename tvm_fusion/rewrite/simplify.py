@@ -31,6 +31,7 @@ from .products.batch_matmuls import BatchMatmuls
 from .products.join_matmuls import JoinMatmuls
 from .products.transposed_phases import TransposedConvByPhases
 from .products.weight_layout import TransposeWeights
+from .recompose.attention.attention import Attention
 from .recompose.recompose import Recompose
 from .search.dnnfusion_search import GreedyEquivalents
 from .search.judge import Choose, Judge, always
@@ -104,8 +105,19 @@ class Rewrite:
         judge = Judge(target)
         whole = Whole(mod, target)
         for name, make in self._steps():
+            before = whole.mod
             whole.step(name, map(_on_rewritable, judge.ways(make)))
+            left = any(func.same_as(whole.mod[gvar]) for gvar, func in before.functions.items())
+            if name == "recomposition" and left:
+                whole.step(name, [_on_rewritable(self._without_attention())])
         return whole.mod
+
+    def _without_attention(self) -> Pass:
+        """Recompose the rest where all together made the plan slower.
+
+        What attention costs over few keys need not decide about norms and activations.
+        """
+        return _tidied(Recompose({*self._options.without, Attention.name}, self._options.flags))
 
     def _steps(self) -> Iterator[tuple[str, Callable[[Choose], Pass]]]:
         """Yield steps, as what makes a pass that asks about every place; some ask nothing."""

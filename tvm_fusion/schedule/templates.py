@@ -1,7 +1,5 @@
 """The templates of this package, in the order in which they are asked."""
 
-from __future__ import annotations
-
 from ..core.contract.template import Template
 from ..core.contract.templates import provide
 from .attention.template import Attention

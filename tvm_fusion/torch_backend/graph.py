@@ -15,7 +15,7 @@ from torch.export.passes import move_to_device_pass
 
 from ..compiler import compile
 from ..deploy.runtime.executable import Executable
-from ..deploy.runtime.function import Function
+from ..deploy.runtime.function import Function, Unchecked
 from ..deploy.runtime.load import load
 from ..errors import UserError
 from ..signature import DimRange
@@ -29,6 +29,7 @@ from .program import (
     TensorProgram,
     hint,
     inverse,
+    memory_order,
     symbol_places,
     tensor_program,
     unplaced,
@@ -77,9 +78,12 @@ class Graph:
         self._extents = tuple(self._places.values())
         self._target = options.target or _target(values)
         written = written_arguments(traced)
-        static = [i for i in static if i in sources and i not in written]
-        self._weights = {i: given[sources[i]] for i in static} if options.freeze else {}
-        self._static = () if options.freeze else tuple(static)
+        static = [i for i in static if i in sources]
+        kept = [i for i in static if i not in written] if options.freeze else []
+        self._weights = {i: given[sources[i]] for i in kept}
+        # Parameters and buffers that a call reads, or writes, where they lie.
+        self._bound = [i for i in static if i not in kept and _is_dense(values[i])]
+        self._static = [i for i in self._bound if i not in written]
         self._programs: list[tuple[tuple[Any, ...], tuple[DimRange, ...], Run]] = []
 
     def prepare(self) -> None:
@@ -180,7 +184,7 @@ class Graph:
 
     def _program(self, made: TensorProgram, ranges: tuple[DimRange, ...]) -> Program:
         if made.program is None:
-            return Program(made, None, ())
+            return Program(made, None)
         static = [a.name for a in made.arguments if a.index in self._static]
         config = replace(
             self._options.config,
@@ -190,7 +194,8 @@ class Graph:
         )
         program = move_to_device_pass(made.program, "cpu")
         artifact = compile(program, self._target, config, cache=self._options.cache)
-        return Program(made, load(artifact), static)
+        is_never_empty = all(extents.low > 0 for extents in ranges)
+        return Program(made, load(artifact), self._bound, is_never_empty)
 
 
 class Program:
@@ -202,60 +207,79 @@ class Program:
         How arguments and results come about.
     executable
         None where the graph computes no tensor.
-    static
-        Inputs that lie at the same addresses in every call, as a rule.
+    bound
+        Arguments that lie at the same addresses in every call, as a rule.
+    is_never_empty
+        Whether symbolic extents are 1 at least.
     """
 
     def __init__(
-        self, made: TensorProgram, executable: Executable | None, static: Collection[str]
+        self,
+        made: TensorProgram,
+        executable: Executable | None,
+        bound: Collection[int] = (),
+        is_never_empty: bool = True,
     ) -> None:
         self._made, self._executable = made, executable
-        self._static = [a for a in made.arguments if a.name in static]
-        self._other = [a for a in made.arguments if a.name not in static]
-        self._written = [a for a in self._other if a.name in made.in_place]
-        self._names = () if executable is None else tuple(_outputs(executable))
-        self._bound: tuple[list[int], Function] | None = None
+        self._fixed = [a for a in made.arguments if a.index in bound]
+        self._other = [a for a in made.arguments if a.index not in bound]
+        self._written = [(i, a) for i, a in enumerate(self._other) if a.name in made.in_place]
+        self._is_never_empty = is_never_empty
+        computed = [r for r in made.results if isinstance(r, Computed) and r.axes is None]
+        is_all = len(computed) == len(made.results)
+        self._order = [result.position for result in computed] if is_all else None
+        self._bound: tuple[list[int], Function, Unchecked | None] | None = None
 
     def __call__(self, arguments: Sequence[Any], extents: Mapping[Any, int]) -> list[Any]:
         """Run it; returns the graph's results."""
-        outputs: Mapping[str, Any] = {}
+        outputs: Sequence[Any] = ()
         if self._executable is not None:
-            inputs = {a.name: _in_memory_order(arguments[a.index], a) for a in self._other}
-            outputs = self._function(arguments).run(inputs)
-            for argument in self._written:
-                _write_back(arguments[argument.index], inputs[argument.name], argument)
+            inputs = [_in_memory_order(arguments[a.index], a) for a in self._other]
+            function, unchecked = self._function(arguments, inputs)
+            if unchecked is not None:
+                outputs = unchecked(inputs)
+            else:
+                named = {a.name: tensor for a, tensor in zip(self._other, inputs, strict=True)}
+                outputs = list(function.run(named).values())
+            for place, argument in self._written:
+                _write_back(arguments[argument.index], inputs[place], argument)
             for index, position in self._made.copies.items():
-                arguments[index].copy_(outputs[self._names[position]])
+                arguments[index].copy_(outputs[position])
+        if self._order is not None:
+            return [outputs[position] for position in self._order]
         return [self._result(one, arguments, outputs, extents) for one in self._made.results]
 
-    def _function(self, arguments: Sequence[Any]) -> Function:
+    def _function(
+        self, arguments: Sequence[Any], inputs: Sequence[torch.Tensor]
+    ) -> tuple[Function, Unchecked | None]:
         """Bind parameters and buffers, again where the user has put others in their places."""
         assert self._executable is not None
-        addresses = [arguments[a.index].data_ptr() for a in self._static]
-        if self._bound is None or self._bound[0] != addresses:
-            inputs = {a.name: _in_memory_order(arguments[a.index], a) for a in self._static}
-            self._bound = addresses, self._executable.bind(inputs)
-        return self._bound[1]
+        addresses = [arguments[a.index].data_ptr() for a in self._fixed]
+        bound = self._bound  # other threads may replace it
+        if bound is None or bound[0] != addresses:
+            fixed = {a.name: _in_memory_order(arguments[a.index], a) for a in self._fixed}
+            function = self._executable.bind(fixed)
+            # dynamo guards types, shapes and strides: what fits once does so in every call.
+            unchecked = function.unchecked(inputs) if self._is_never_empty else None
+            self._bound = bound = addresses, function, unchecked
+        return bound[1], bound[2]
 
     def _result(
         self,
         result: Result,
         arguments: Sequence[Any],
-        outputs: Mapping[str, Any],
+        outputs: Sequence[Any],
         extents: Mapping[Any, int],
     ) -> Any:
         if isinstance(result, Computed):
-            tensor = outputs[self._names[result.position]]
+            tensor = outputs[result.position]
             return tensor if result.axes is None else tensor.permute(result.axes)
         if isinstance(result, Given):
             return arguments[result.index]
         if isinstance(result, Extent):
-            return int(result.expression.subs(extents))
+            known = extents.get(result.expression)
+            return int(result.expression.subs(extents)) if known is None else known
         return result.value
-
-
-def _outputs(executable: Executable) -> list[str]:
-    return [spec.name for spec in executable.signatures["main"].outputs]
 
 
 def _in_memory_order(tensor: torch.Tensor, argument: Argument) -> torch.Tensor:
@@ -263,6 +287,11 @@ def _in_memory_order(tensor: torch.Tensor, argument: Argument) -> torch.Tensor:
     if argument.order is not None:
         tensor = tensor.permute(argument.order)
     return tensor.contiguous()
+
+
+def _is_dense(value: torch.Tensor) -> bool:
+    """Whether a tensor fills its memory, in any order of its axes: then none is a copy."""
+    return value.is_contiguous() or memory_order(value) is not None
 
 
 def _write_back(tensor: torch.Tensor, written: torch.Tensor, argument: Argument) -> None:

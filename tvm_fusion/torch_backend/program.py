@@ -8,8 +8,6 @@ other integer or float      a constant: a program for each value
 copy_ into an argument      an output that is written in place of the argument
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

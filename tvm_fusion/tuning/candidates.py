@@ -13,8 +13,6 @@
 writes is imported like any exported records; exporting again continues from there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -44,7 +42,7 @@ from ..measure.isolate import Failed
 from ..measure.timing import TOLERANCE
 from . import candidate_bench
 from .build_candidates import export_question, export_task
-from .search import Search
+from .search.bayesian import Search
 from .tasks import Task, bytes_of, survey
 
 SCHEMA = 4

@@ -6,8 +6,6 @@ null. A line of the profile database has ``comparison``: the fields of a
 :class:`~..fusion.database.comparisons.Comparison`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -59,7 +57,7 @@ def export_lines(db: str | os.PathLike[str], path: str | os.PathLike[str]) -> in
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file, or none: under another name beside it, and then renamed."""
+    """Write a file, or none: under another name next to it, and then renamed."""
     if path.exists() and not path.is_file():  # a device or a pipe
         path.write_text(text, encoding="utf-8")
         return

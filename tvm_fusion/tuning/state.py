@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from ..core.contract.template import Config
 from ..fusion.database.tuning_records import Trial
-from .evolutionary import EvolutionarySearch
-from .search import Search
+from .search.bayesian import Search
+from .search.evolutionary import EvolutionarySearch
 from .tasks import Task
 
 PATIENCE = 0.8  # of a task's weight, for every batch without a gain

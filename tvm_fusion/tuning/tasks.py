@@ -4,8 +4,6 @@ Groups are taken as the scheduling stage gets them, after layouts are chosen, so
 recorded is what a compilation looks up.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

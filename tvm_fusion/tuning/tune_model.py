@@ -32,12 +32,11 @@ from ..measure.profiling import check_measurable
 from ..measure.timing import Effort, swept
 from ..threads import choose_threads
 from .rpc_bench import Tracker
-from .selection import Selection, Winner
 from .state import State
 from .tasks import survey
 from .tuner import SEARCHES, Tuner
 from .view import Progress
-from .whole import Race, WholeModel
+from .whole import Race, Selection, WholeModel, Winner
 
 WHOLE = 20  # times the effort of a trial, for the whole model
 SELECTING, MOST_SELECTING = 0.3, 180.0  # of a budget of time, for races of the whole model
@@ -114,8 +113,9 @@ def tune(
         Where candidates are measured: ``"local"``, or ``"rpc://host:port/key"``: by the servers
         that TVM's RPC tracker there has under the key, all at a time.
     search : {"bayesian", "evolutionary"}
-        How configurations are chosen: by :mod:`tvm_fusion.tuning.search`, or by MetaSchedule's
-        evolutionary search and XGBoost cost model, which take as many trials and far more time.
+        How configurations are chosen: by :mod:`~tvm_fusion.tuning.search.bayesian`, or by
+        MetaSchedule's evolutionary search and XGBoost cost model, which take as many trials and far
+        more time.
     seed : int
         Of what is drawn; equal seeds propose the same configurations after equal measurements.
     effort : Effort, optional

@@ -5,7 +5,7 @@
     task = the one with the most to gain, less as trials find nothing
     for a batch of configurations:  measure in a process of its own;  record the trial
     what beats the winner so far:  race it against the default and the winner;  keep the winner
-  choose among the winners by what the whole model gains (:mod:`.selection`);  record all of them
+  choose among the winners by what the whole model gains (:mod:`.whole`);  record all of them
 
 Trials are on the disk when they are measured, so that a run that is killed is continued by running
 it again. Configurations are recorded to be used when all races are over: a killed run leaves those
@@ -13,10 +13,8 @@ of the run before it, and its own winners are raced again. MetaSchedule's task s
 used: its database is written when a task is picked again, a resumed run starts anew, an error of
 one task ends the run, and its builder and runner start Python anew for every batch (2.5 s before
 anything is built, where a trial here takes 0.2 s). Its search and its cost model can be chosen
-(:mod:`.evolutionary`).
+(:mod:`.search.evolutionary`).
 """
-
-from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import replace
@@ -30,14 +28,14 @@ from ..fusion.database.tuning_records import Trial, TuningRecords, text
 from ..measure.budget import Budget
 from ..measure.isolate import Failed
 from ..measure.timing import Effort
-from .evolutionary import EvolutionarySearch
 from .measure import GAIN, Bench
 from .rpc_bench import RpcBench, Tracker
-from .search import Search
-from .selection import Winner
+from .search.bayesian import Search
+from .search.evolutionary import EvolutionarySearch
 from .state import State, TaskState
 from .tasks import Task
 from .view import Progress
+from .whole import Winner
 
 BATCH = 8
 SEARCHES: dict[str, type[Search] | type[EvolutionarySearch]] = {
@@ -118,7 +116,7 @@ class Tuner:
 
         An earlier run may have been killed before its winners were recorded, or have kept a default
         since the whole model was not faster with another configuration: these are raced again,
-        beside what was found since.
+        with what was found since.
         """
         for one in self.state.tasks:
             again = one.fastest

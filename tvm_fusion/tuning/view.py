@@ -1,7 +1,5 @@
 """What a user sees while tuning: a table that is drawn anew on a terminal, lines elsewhere."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -47,7 +47,7 @@ class Job:
     """What an engine is asked to run."""
 
     name: str  # the model's name in the zoo
-    model: Path  # ONNX file, weights in a file beside it
+    model: Path  # ONNX file, weights in a file next to it
     inputs: Mapping[str, np.ndarray]  # one array per graph input; the shapes are static
     threads: int  # threads that the engine may compute with
     seed: int  # seed of weights that are not in the ONNX file (torch modules)

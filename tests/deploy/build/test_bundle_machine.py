@@ -43,7 +43,7 @@ def test_reads_the_family(dense_folder, foreign_folder, tmp_path):
 
 
 def test_refuses_another_family_without_wheels(foreign_folder, tmp_path):
-    """What would come out is a runner of this machine's beside a model that it cannot load."""
+    """What would come out is a runner of this machine's next to a model that it cannot load."""
     words = (
         f"is for {OTHER}, .* here for {machine()}; "
         f"expected --wheels FOLDER with those for {OTHER}; "

@@ -24,7 +24,7 @@ def run(*command, **options):
 
 
 def test_the_project_of_the_page_calls_the_model(runner, tmp_path):
-    """It is built against what a bundle has beside the model."""
+    """It is built against what a bundle has next to the model."""
     files = dict(re.findall(r"^```(cmake|cpp)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.M))
     (tmp_path / "CMakeLists.txt").write_text(files["cmake"])
     (tmp_path / "classify.cc").write_text(files["cpp"])

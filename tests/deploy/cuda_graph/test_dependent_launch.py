@@ -125,7 +125,7 @@ def test_devices_that_know_it(target, expected):
 
 
 def calling(func, **attrs):
-    """A function that calls a kernel, beside a kernel that nobody calls."""
+    """A function that calls a kernel, next to a kernel that nobody calls."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType([64], "float32"))
     with builder.function("main", [x], attrs=attrs):

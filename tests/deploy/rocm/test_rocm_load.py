@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,10 +16,13 @@ from scaled_chain import RESULT, ROWS, WIDTH, expected
 from tvm import relax
 
 import tvm_fusion
+from tvm_fusion.deploy.runtime import staged, tensors
 from tvm_fusion.deploy.runtime.artifact import manifest, weights_file
 from tvm_fusion.deploy.runtime.executable import release_pools
+from tvm_fusion.deploy.runtime.function import Function
 from tvm_fusion.deploy.runtime.profile import clocks, profile
 from tvm_fusion.deploy.runtime.tensors import copy_to, to_numpy, to_tensor
+from tvm_fusion.signature import Signature, TensorSpec
 
 
 def data():
@@ -76,6 +80,38 @@ def test_a_call_waits_for_nothing(hip, chain_folder):
     executable.synchronize()
     assert hip.pending() == 0
     close(result, x)
+
+
+def test_arrays_of_the_host_are_copied_to_memory_that_stays(hip, chain_folder, monkeypatch):
+    executable, first = tvm_fusion.load(chain_folder), data()
+    close(executable(x=first)[RESULT], first)
+
+    def refuse(*_):
+        raise AssertionError("memory was allocated")
+
+    monkeypatch.setattr(tensors, "copy_to", refuse)
+    monkeypatch.setattr(staged, "copy_to", refuse)
+    inputs = [data() for _ in range(4)]
+    results = [executable(x=x)[RESULT] for x in inputs]
+    for x, result in zip(inputs, results, strict=True):
+        close(result, x)
+    changing = inputs[0].copy()
+    result = executable(x=changing)[RESULT]
+    changing[...] = 0
+    close(result, inputs[0])
+
+
+def test_results_that_lie_where_inputs_do_are_the_callers_own(hip, chain_folder):
+    device = tvm_fusion.load(chain_folder).device
+    spec = TensorSpec("x", (3,), "float32")
+    signature = Signature((spec,), (replace(spec, name="one"), replace(spec, name="other")))
+    given = Function("main", signature, {}, device, [], lambda _: lambda x: tvm_ffi.convert([x, x]))
+    arrays = [np.arange(3, dtype="float32") + n for n in range(2)]
+    found = [given.run({"x": array}) for array in arrays]
+    for array, results in zip(arrays, found, strict=True):
+        for result in results.values():
+            np.testing.assert_array_equal(to_numpy(result), array)
+    assert len({result.data_ptr() for results in found for result in results.values()}) == 4
 
 
 def test_kernels_run_on_the_current_stream(hip, chain_folder):

@@ -127,13 +127,6 @@ def test_tensor_maps_are_known(compiler, monkeypatch):
     assert cuda_archs(compile_source(_TENSOR_MAP, ["sm_90a"])) == [90]
 
 
-@pytest.mark.skipif(not _HAS_NVCC, reason="nvcc was not found")
-@pytest.mark.cuda_toolchain
-def test_code_of_an_older_architecture_is_assembled_for_another():
-    binary = nvcc.compile_with_nvcc(nvcc.find_nvcc(), _DIVIDE, ["sm_80"], real="sm_90")
-    assert cuda_archs(binary) == [90]
-
-
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_a_syntax_error_shows_what_the_compiler_said(compiler, monkeypatch):
     monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", compiler)

@@ -137,7 +137,7 @@ def test_code_is_for_the_threads_of_its_target(arch, tmp_path):
 
 @pytest.mark.parametrize("arch", [pytest.param(a, marks=needs_lld) for a in MACHINES])
 def test_code_is_that_of_a_machine_without_a_device(arch):
-    """IR that TVM writes beside a ROCm runtime, brought back to the target's threads."""
+    """IR that TVM writes where a ROCm runtime is, brought back to the target's threads."""
     with toolchain(parse(f"rocm:{arch}")):
         target = parse(f"rocm:{arch}").tvm_target()
         (module,) = amd_modules(tvm.compile(_reverse(), target).mod)

@@ -29,7 +29,7 @@ def pairs(dtype):
     rng = np.random.default_rng()
     x = rng.normal(size=(31, 1)) * 10 ** rng.uniform(-2, 4, (31, 1))
     y = rng.normal(size=(29,)) * 10 ** rng.uniform(-2, 4, (29,))
-    x.flat[:7] = 0, 6, -6, 20, np.nan, np.inf, -np.inf
+    x.flat[:8] = 0, -0.0, 6, -6, 20, np.nan, np.inf, -np.inf
     y[:8] = 3, -3, 0.001, 0, -0.0, np.nan, np.inf, -np.inf
     return x.astype(dtype), y.astype(dtype)
 
@@ -45,6 +45,9 @@ def test_as_numpy_does(name, dtype):
     found = run(name, x, y)
     assert found.dtype == right.dtype
     np.testing.assert_allclose(found.astype("float64"), right.astype("float64"), rtol, 0)
+    if name == "floor_divide":  # a remainder of 0 has the sign of the dividend, unlike numpy's
+        zero = right == 0
+        np.testing.assert_array_equal(np.signbit(found)[zero], np.signbit(right)[zero])
 
 
 def test_stock_leaves_what_is_no_remainder():

@@ -8,6 +8,7 @@ from relax_modules import main_module
 from rounding import assert_sums_close
 from tvm import relax, tirx
 
+import tvm_fusion
 from tvm_fusion.device import parse
 
 
@@ -73,3 +74,30 @@ def test_extents_that_are_not_known_go_tvms_way():
     given = [tvm.runtime.tensor(a) for a in (data, indices, np.ones((2, 4), "float32"))]
     found = relax.VirtualMachine(built, tvm.cpu())["main"](*given).numpy()
     np.testing.assert_array_equal(found.sum(1), [0, 4, 0, 4, 0])
+
+
+@pytest.mark.parametrize("rows", [6, None])
+@pytest.mark.parametrize("made", ["zeros", "positions"])
+def test_what_is_made_of_nothing_is_no_kernel(made, rows):
+    """Zeros that are added to, and positions that are updated, are expressions of the scatter."""
+    op, count = relax.op, rows or tirx.Var("n", "int64")
+    indices = relax.Var("i", relax.TensorType((count, 1), "int64"))
+    updates = relax.Var("u", relax.TensorType((count, 70), "float32"))
+
+    def body(emit, indices, updates):
+        zeros = op.full((5, 70), relax.const(0.0))
+        data = zeros if made == "zeros" else op.arange(0, 350, 1, "float32")
+        return op.scatter_nd(emit(op.reshape(emit(data), (5, 70))), indices, updates, "add")
+
+    dims = {} if rows else {"n": tvm_fusion.DimRange(1, 8)}
+    mod = main_module([indices, updates], body)
+    artifact = tvm_fusion.compile(mod, target="cpu", dims=dims)
+    (launch,) = artifact.manifest["functions"]["main"]["launches"]
+    assert "scatter_nd" in launch["kernel"]
+    rng = np.random.default_rng()
+    places = rng.integers(0, 5, (6, 1))
+    values = rng.integers(-9, 9, (6, 70)).astype("float32")
+    expected = np.zeros((5, 70), "float32") if made == "zeros" else np.arange(350.0).reshape(5, 70)
+    np.add.at(expected, places[:, 0], values)
+    (found,) = tvm_fusion.load(artifact)(i=places, u=values).values()
+    np.testing.assert_array_equal(found, expected)

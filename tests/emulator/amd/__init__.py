@@ -1,6 +1,6 @@
 """An interpreter of AMD machine code: gfx90a, gfx942 and gfx1100, without a device.
 
-The overview is in the README beside.
+The overview is in the README here.
 """
 
 from .clocks import Span, loops, products, whole

@@ -107,7 +107,7 @@ class Regions:
         return offsets, self.shadows[at] + (addresses - self.starts[at]).astype("i8")
 
     def nearest(self, address: int) -> str:
-        """Say where an address lies beside the regions."""
+        """Say where an address outside of the regions lies."""
         if not len(self.starts):
             return "there is no memory"
         gaps = [

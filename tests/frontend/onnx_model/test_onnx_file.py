@@ -73,11 +73,22 @@ def test_external_data_is_loaded(stored_outside):
     assert import_model(str(stored_outside)).weight_names.popitem()[1] == "w"
 
 
-def test_external_data_missing(stored_outside):
+def test_external_data_missing(stored_outside, monkeypatch):
     (stored_outside.parent / "weights.bin").unlink()
+    monkeypatch.chdir(stored_outside.parent)
     with pytest.raises(UserError) as error:
-        import_model(stored_outside)
-    assert "keeps its weights in weights.bin, which is not next to it" in one_sentence(error)
+        import_model(stored_outside.name)
+    said = one_sentence(error)
+    assert "keeps its weights in weights.bin, which is not next to it" in said
+    assert f"that file in {stored_outside.parent.resolve()};" in said
+
+
+def test_a_weight_with_too_few_numbers_is_named(model):
+    del model.graph.initializer[0].float_data[:]
+    model.graph.initializer[0].raw_data = bytes(8)
+    with pytest.raises(UserError) as error:
+        import_model(model)
+    assert "w of shape [64, 64] has another number of elements" in one_sentence(error)
 
 
 def test_external_data_cut_short(stored_outside):

@@ -17,6 +17,7 @@ def parsed(text, opset=18):
     return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]> g {text}')
 
 
+_IN_TWOS = "int64[4] axes = {0, 1, 2, 3}, int64[4] two = {1, 1, 1, 2}"
 # For each cause: a model, options with which it fails, what is said, and what is advised; then the
 # model and the options of someone who follows the advice.
 CAUSES = {
@@ -30,28 +31,29 @@ CAUSES = {
         {},
     ),
     "a shape that is an input": (
-        "(float[2,3] x, int64[4] s) => (float[a,b] y) { y = Pad(x, s) }",
+        "(float[1,1,2,3] x, float[4] s) => (float[a,b,c,d] y) { y = Resize(x, , s) }",
         {},
-        "operator Pad",
-        "x float32 [2, 3], s int64 [4]",
+        "operator Resize",
+        "x float32 [1, 1, 2, 3], s float32 [4]",
         "bind s with --constant s=VALUE",
-        "(float[2,3] x, int64[4] s) => (float[a,b] y) { y = Pad(x, s) }",
-        {"constants": {"s": np.array([0, 1, 1, 0])}},
+        "(float[1,1,2,3] x, float[4] s) => (float[a,b,c,d] y) { y = Resize(x, , s) }",
+        {"constants": {"s": np.array([1, 1, 2, 2], "float32")}},
     ),
     "a shape that another operator takes from an input": (
-        "(float[2,3,4,4] x, int64[4] s) => (float[a,b,c,d] y) "
-        "{ t = Slice(x, s, s) y = LRN<size = 3>(t) }",
+        f"(float[2,3,4,4] x, int64[4] s) => (float[a,b,c,d] y) <{_IN_TWOS}> "
+        "{ t = Slice(x, s, s, axes, two) y = LRN<size = 3>(t) }",
         {},
         "operator LRN on a tensor whose shape is known only at run time",
         "t float32 of 4 axes",
         "bind s with --constant s=VALUE",
-        "(float[2,3,4,4] x, int64[4] s) => (float[a,b,c,d] y) "
-        "{ t = Slice(x, s, s) y = LRN<size = 3>(t) }",
+        f"(float[2,3,4,4] x, int64[4] s) => (float[a,b,c,d] y) <{_IN_TWOS}> "
+        "{ t = Slice(x, s, s, axes, two) y = LRN<size = 3>(t) }",
         {"constants": {"s": np.array([0, 1, 2, 3])}},
     ),
     "a shape of elements": (
-        "(float[2,3,4,4] x, int64[4,1] n) => (float[a,b,c,d] y) <int64[1] all = {-1}> "
-        "{ s = Reshape(n, all) t = Slice(x, s, s) y = LRN<size = 3>(t) }",
+        "(float[2,3,4,4] x, int64[4,1] n) => (float[a,b,c,d] y) "
+        f"<{_IN_TWOS}, int64[1] all = {{-1}}> "
+        "{ s = Reshape(n, all) t = Slice(x, s, s, axes, two) y = LRN<size = 3>(t) }",
         {},
         "operator LRN on a tensor whose shape is known only at run time",
         "t float32 of 4 axes",

@@ -1,4 +1,4 @@
-"""A decoder layer as the model builder of onnxruntime-genai writes it, beside ONNX Runtime."""
+"""A decoder layer as the model builder of onnxruntime-genai writes it, against ONNX Runtime."""
 
 import numpy as np
 import onnxruntime

@@ -1,4 +1,4 @@
-"""Mixtures of experts whose weights are integers, beside ONNX Runtime."""
+"""Mixtures of experts whose weights are integers, against ONNX Runtime."""
 
 import numpy as np
 import pytest

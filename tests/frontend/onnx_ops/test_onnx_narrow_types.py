@@ -48,7 +48,7 @@ def _codes(dtype):
 
 
 def _numbers(dtype):
-    """Make random bits, all numbers of the type, the ties between them and what is beside these."""
+    """Make random bits, all numbers of the type, ties between them and the neighbours of these."""
     rng = np.random.default_rng(3)
     own = np.unique(_codes(dtype).astype("float32"))
     own = own[np.isfinite(own)]

@@ -108,7 +108,7 @@ def awq(rows, columns, group):
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", [gptq, awq])
 def test_layouts_of_words_stay_packed(layout):
-    """Four bits a weight and scales of half precision are stored, and little beside them."""
+    """Four bits a weight and scales of half precision are stored, and little besides."""
     rows, columns = 1024, 256
     module, x = layout(rows, columns, 32), torch.randn(3, rows)
     artifact = tvm_fusion.compile(torch.export.export(module, (x,)), target="cpu")

@@ -1,4 +1,4 @@
-"""Activations of int8 beside packed weights: where the user allows it, once for all products."""
+"""Activations of int8 with packed weights: where the user allows it, once for all products."""
 
 import numpy as np
 import pytest

@@ -91,7 +91,11 @@ def test_others_stay(dtype, rows, target, options):
 
 @pytest.mark.parametrize(
     ("rows", "target", "dtype"),
-    [(1, "cuda:sm_90a", "float16"), (2, "cuda:sm_80", "float16"), (1, "cuda:sm_90a", "int8")],
+    [
+        *((1, target, "float16") for target in ("cuda:sm_90a", "rocm:gfx942", "rocm:gfx1100")),
+        (2, "cuda:sm_80", "float16"),
+        (1, "cuda:sm_90a", "int8"),
+    ],
 )
 def test_functions_that_share_a_weight_read_it_along_k(rows, target, dtype):
     mod, stored = steps(rows, 128, dtype=dtype)
@@ -102,7 +106,7 @@ def test_functions_that_share_a_weight_read_it_along_k(rows, target, dtype):
 
 
 @pytest.mark.parametrize(
-    ("rows", "target"), [((8, 128), "cuda:sm_90a"), ((1,), "rocm:gfx942"), ((1,), "cpu")]
+    ("rows", "target"), [((8, 128), "cuda:sm_90a"), ((8,), "rocm:gfx942"), ((1,), "cpu")]
 )
 def test_weights_of_others_stay_along_n(rows, target):
     mod, stored = steps(*rows)

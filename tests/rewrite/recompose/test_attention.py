@@ -161,3 +161,55 @@ def test_computes_the_same(machine, name):
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
     if variant.guard and variant.mask.startswith("boolean"):
         assert not expected[:, -1].any()  # the row that is hidden completely
+
+
+def beside_sink(place="last", guarded=False):
+    """Attention of grouped heads over a score more than keys, as GPT-OSS writes it."""
+    shapes = {"q": (2, 6, 9, 5), "k": (2, 3, 11, 5), "v": (2, 3, 11, 7), "mask": (1, 1, 9, 11),
+              "sink": (6,)}  # fmt: skip
+    params = [relax.Var(n, relax.TensorType(s, "float32")) for n, s in shapes.items()]
+    op = relax.op
+
+    def result(emit, q, k, v, mask, sink):
+        def spread(x):
+            sizes = list(x.ty.shape)[2:]
+            wide = emit(op.broadcast_to(emit(op.expand_dims(x, 2)), (2, 3, 2, *sizes)))
+            return emit(op.reshape(wide, (2, 6, *sizes)))
+
+        scores = emit(op.matmul(q, emit(op.permute_dims(spread(k), [0, 1, 3, 2]))))
+        scores = emit(op.add(emit(op.multiply(scores, relax.const(0.25))), mask))
+        column = emit(op.broadcast_to(emit(op.reshape(sink, (1, 6, 1, 1))), (2, 6, 9, 1)))
+        pair = [column, scores] if place == "first" else [scores, column]
+        weights = emit(op.nn.softmax(emit(op.concat(pair, -1)), -1))
+        first = 0 if place == "last" else 1
+        weights = emit(op.strided_slice(weights, [3], [first], [first + 11]))
+        if guarded:
+            weights = emit(op.where(emit(op.isnan(weights)), relax.const(0.0), weights))
+        return op.matmul(weights, spread(v))
+
+    return main_module(params, result), shapes
+
+
+def test_scores_beside_a_sink():
+    mod, shapes = beside_sink()
+    after, (decision,) = recomposed(mod)
+    assert decision.verdict == "accepted"
+    assert "2 heads to one of keys, beside a sink" in decision.sentence
+    ops = names(after)
+    assert [ops.count(x) for x in ("matmul", "concat", "strided_slice")] == [2, 1, 1]
+    again, (decision,) = recomposed(after)
+    assert again.same_as(after)
+    assert decision.code == "recognised"
+    rng = np.random.default_rng()
+    arrays = [tvm.runtime.tensor(rng.standard_normal(s).astype("float32")) for s in shapes.values()]
+    found, expected = (
+        relax.VirtualMachine(tvm.compile(m, "llvm"), tvm.cpu())["main"](*arrays).numpy()
+        for m in (after, mod)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("change", [{"place": "first"}, {"place": "cut"}, {"guarded": True}])
+def test_what_is_no_sink_stays(change):
+    mod, _ = beside_sink(**change)
+    assert recomposed(mod)[0].same_as(mod)

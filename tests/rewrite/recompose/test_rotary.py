@@ -48,7 +48,7 @@ def real_imaginary_split(x):
     return tuple(op.squeeze(parts[i], [-1]) for i in (0, 1))
 
 
-def beside(a, b):
+def joined(a, b):
     return op.concat([a, b], -1)
 
 
@@ -82,7 +82,7 @@ def whole(apart, together, order, change=""):
 def whole_subtracted(x):
     a, b = by_split(x)
     cos, sin = (const(wide(t, "half").astype("float32")) for t in (COS, SIN))
-    swapped = beside(op.multiply(b, const(-1.0)), a)
+    swapped = joined(op.multiply(b, const(-1.0)), a)
     return op.add(op.multiply(sin, swapped), op.multiply(cos, x))
 
 
@@ -107,26 +107,26 @@ def computed(x, angles):
     """Tables computed in the graph, as wide as the tensor."""
     both = op.concat([angles, angles], -1)
     a, b = half(x)
-    turned = beside(op.negative(b), a)
+    turned = joined(op.negative(b), a)
     return op.add(op.multiply(x, op.cos(both)), op.multiply(turned, op.sin(both)))
 
 
 def computed_exchanged(x, angles):
     both = op.concat([angles, angles], -1)
     a, b = half(x)
-    turned = beside(op.negative(b), a)
+    turned = joined(op.negative(b), a)
     return op.add(op.multiply(x, op.sin(both)), op.multiply(turned, op.cos(both)))
 
 
 VARIANTS = {
-    "half": (whole(half, beside, "half"), [X], "half-split"),
-    "half_by_split": (whole(by_split, beside, "half"), [X], "half-split"),
+    "half": (whole(half, joined, "half"), [X], "half-split"),
+    "half_by_split": (whole(by_split, joined, "half"), [X], "half-split"),
     "half_commuted": (whole_subtracted, [X], "half-split"),
     "interleaved": (whole(every_other, woven, "interleaved"), [X], "interleaved"),
     "interleaved_concat": (
         whole(real_imaginary, woven_by_concat, "interleaved"), [X], "interleaved"
     ),
-    "half_in_parts": (parts(half, beside), [X, TABLE, TABLE], "half-split"),
+    "half_in_parts": (parts(half, joined), [X, TABLE, TABLE], "half-split"),
     "interleaved_in_parts": (parts(every_other, woven), [X, TABLE, TABLE], "interleaved"),
     "real_imaginary": (parts(real_imaginary, woven), [X, TABLE, TABLE], "interleaved"),
     "real_imaginary_split": (
@@ -188,14 +188,14 @@ def test_computes_the_same(name):
 @pytest.mark.parametrize(
     ("body", "types"),
     [
-        (whole(half, beside, "half", "sign"), [X]),
-        (whole(half, beside, "half", "exchanged"), [X]),
-        (whole(half, beside, "half", "order"), [X]),
-        (whole(every_other, beside, "half"), [X]),
+        (whole(half, joined, "half", "sign"), [X]),
+        (whole(half, joined, "half", "exchanged"), [X]),
+        (whole(half, joined, "half", "order"), [X]),
+        (whole(every_other, joined, "half"), [X]),
         (whole(half, woven, "half"), [X]),
-        (whole(half, beside, "interleaved"), [X]),
-        (parts(half, beside, "sign"), [X, TABLE, TABLE]),
-        (parts(half, beside, "exchanged"), [X, TABLE, TABLE]),
+        (whole(half, joined, "interleaved"), [X]),
+        (parts(half, joined, "sign"), [X, TABLE, TABLE]),
+        (parts(half, joined, "exchanged"), [X, TABLE, TABLE]),
         (parts(half, woven), [X, TABLE, TABLE]),
         (computed_exchanged, [X, TABLE]),
     ],
@@ -216,7 +216,7 @@ def test_symbolic_length(dtype):
     def body(x, cos, sin):
         cos, sin = (op.concat([t, t], -1) for t in (cos, sin))
         a, b = half(x)
-        turned = beside(op.negative(b), a)
+        turned = joined(op.negative(b), a)
         return op.add(op.multiply(x, cos), op.multiply(turned, sin))
 
     _, log = rotary(module(body, *types))

@@ -75,6 +75,17 @@ def test_softmax(write):
     assert (decision.consumer, decision.code) == ("softmax", "recomposed")
 
 
+@pytest.mark.parametrize("softmax", [op.nn.softmax, op.nn.log_softmax])
+def test_a_maximum_that_softmax_subtracts_itself(softmax):
+    def write(x):
+        return softmax(op.subtract(x, op.max(x, 1, keepdims=True)), 1)
+
+    (decision,) = check(write, lambda x: softmax(x, 1), X)
+    assert (decision.consumer, decision.code) == ("shifted_softmax", "recomposed")
+    check_stays(lambda x: softmax(op.subtract(x, op.max(x, 0, keepdims=True)), 1), X)
+    check_stays(lambda x: softmax(op.subtract(x, op.min(x, 1, keepdims=True)), 1), X)
+
+
 def test_a_sum_that_may_overflow_takes_a_flag():
     """Of numbers of 88, whose quotients by an infinite sum are 0."""
     (decision,) = check_stays(plain, X)

@@ -50,7 +50,7 @@ def safe_arrays(q, k, v, mask):
 
 
 def spoil(inputs):
-    """Put NaN and infinities beside a dead row: in four heads, at least three queries each."""
+    """Put NaN and infinities next to a dead row: in four heads, at least three queries each."""
     mask = inputs["mask"]
     mask[:] = np.where(mask > 0, 0, -np.inf)
     mask[..., 1, :] = -np.inf
@@ -113,7 +113,7 @@ def tensors(batch, count, queries, keys, size, columns=None, dtype="float32"):
 
 
 def scaled(emit, s, *_):
-    return emit(op.multiply(s, number(0.125)))
+    return emit(op.multiply(s, number(0.125, str(s.ty.dtype))))
 
 
 def added(emit, s, mask):
@@ -271,7 +271,38 @@ def packed(offsets, is_causal=False):
     return attention(score=score), reference(expected), edit
 
 
+def beside_sink(emit, q, k, v, mask, sink):
+    """Attention with a mask, and a score besides those of the keys that has no value."""
+
+    def weigh(emit, s):
+        batch, count, queries, keys = s.ty.shape
+        column = emit(op.broadcast_to(sink, (batch, count, queries, 1)))
+        weights = emit(op.nn.softmax(emit(op.concat([s, column], 3)), -1))
+        return emit(op.strided_slice(weights, [3], [0], [keys]))
+
+    return attention(score=added, normal=weigh)(emit, q, k, v, mask)
+
+
+def beside_sink_arrays(q, k, v, mask, sink):
+    """The sink is a key of its own, whose value is zeros."""
+    zeros = np.zeros((*v.shape[:2], 1, v.shape[3]))
+
+    def score(s):
+        s = s[..., :-1] / 8 + mask
+        return np.concatenate([s, np.broadcast_to(sink, (*s.shape[:3], 1))], -1)
+
+    k = np.concatenate([k, np.zeros((*k.shape[:2], 1, k.shape[3]))], 2)
+    return reference(score)(q, k, np.concatenate([v, zeros], 2))
+
+
+def beside_sink_tensors(queries, keys, size, dtype="float32"):
+    mask = tensor("mask", 1, 1, queries, keys, dtype=dtype)
+    sink = tensor("sink", 1, 3, 1, 1, dtype=dtype)
+    return [*tensors(1, 3, queries, keys, size, dtype=dtype), mask, sink]
+
+
 PLAIN = (attention(), reference())
+SINK = (beside_sink, beside_sink_arrays)
 MASKED = (
     attention(score=added, weigh=lambda emit, p, mask: guarded(emit, p)),
     reference(lambda s, mask: s / 8 + mask),
@@ -307,6 +338,7 @@ CASES = {
         attention(score=capped),
         reference(lambda s: np.tanh(s / 5) * 5),
     ),
+    "sink": (beside_sink_tensors(13, 40, 32), *SINK),
     "softmax written out": (
         [*tensors(2, 3, 13, 40, 32), tensor("mask", 1, 1, 13, 40)],
         attention(score=added, normal=written_out),

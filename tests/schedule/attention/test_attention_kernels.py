@@ -29,6 +29,9 @@ from tests.schedule.attention.attention_graphs import (
     added,
     as_rows,
     attention,
+    beside_sink,
+    beside_sink_arrays,
+    beside_sink_tensors,
     guarded,
     op,
     reference,
@@ -91,6 +94,21 @@ def test_without_keys_results_are_zero(monkeypatch):
 def test_more_keys_than_a_tile_holds_at_run_time(monkeypatch):
     monkeypatch.setattr(group_kernels, "SIZE", 1300)
     compare(*SYMBOLIC["keys"], CPU)
+
+
+@SPECS
+@pytest.mark.parametrize(("queries", "keys"), [(19, 37), (70, 1500)])
+def test_rows_that_see_a_sink_alone_are_zero(queries, keys, spec):
+    params, body = beside_sink_tensors(queries, keys, 24), beside_sink
+    made = emitted(template(spec), params, body, spec)
+    inputs = arrays(params)
+    inputs["mask"][..., 2:4, :] = -np.inf
+    inputs["sink"][:] = [[[[-90.0]], [[3.0]], [[200.0]]]]  # beside scores of a few ones
+    (found,) = run(made.func, made.members, inputs, spec)
+    close([found], beside_sink_arrays(*(x.astype("float64") for x in inputs.values())))
+    assert not found[:, :, 2:4].any()
+    assert not found[:, 2].any()
+    assert found[:, :2, 4:].all()
 
 
 @SPECS

@@ -56,8 +56,8 @@ def without_softmax(emit, q, k, v):
 
 
 def with_sinks(emit, s):
-    """A column that takes its share of the softmax is put before it and dropped behind it."""
-    sinks = emit(op.full([1, 2, 9, 1], number(0.5), "float32"))
+    """Two columns that take their share of the softmax are put before it and dropped behind it."""
+    sinks = emit(op.full([1, 2, 9, 2], number(0.5), "float32"))
     weights = emit(op.nn.softmax(emit(op.concat([s, sinks], 3)), -1))
     return emit(op.strided_slice(weights, [3], [0], [9]))
 

@@ -1,4 +1,4 @@
-"""Blocks of tile registers beside exact sums of small integers, and in the assembler."""
+"""Blocks of tile registers against exact sums of small integers, and in the assembler."""
 
 import re
 

@@ -24,7 +24,7 @@ from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.core.tir.loops import find, index, simplified, substitute
 from tvm_fusion.deploy.toolchain import rocm, toolchain
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.elementwise.config_gpu import OPERATIONS_A_STRIDED_LOAD
+from tvm_fusion.schedule.elementwise.gpu.config import OPERATIONS_A_STRIDED_LOAD
 from tvm_fusion.schedule.elementwise.template import Elementwise
 
 pytestmark = pytest.mark.slow_beyond(4)
@@ -289,7 +289,7 @@ CASES = {
         lambda emit, x: op.astype(emit(op.permute_dims(x, [0, 2, 1])), "float32"),
         lambda x: [x.transpose(0, 2, 1)],
     ),
-    "transposed beside something else": (
+    "transposed next to something else": (
         [tensor("x", 40, 50), tensor("y", 70)],
         lambda emit, x, y: [op.permute_dims(x), op.exp(y)],
         lambda x, y: [x.T, np.exp(y)],
@@ -333,7 +333,7 @@ SQUARES = {
         lambda emit, x, y: op.add(moved(emit, x), moved(emit, y)),
         lambda x, y: [(x + y).transpose(0, 2, 1)],
     ),
-    "beside a copy": (
+    "next to a copy": (
         [tensor("x", 2, 32, 48), tensor("y", 1, 48, 32)],
         lambda emit, x, y: op.concat([moved(emit, x), y], 0),
         lambda x, y: [np.concatenate([x.transpose(0, 2, 1), y], 0)],
@@ -589,7 +589,7 @@ def test_odd_rows_move_in_vectors_on_both_sides(shape, result):
 
 def test_barriers_stand_under_no_condition():
     """Not even where only some blocks have tiles."""
-    for case in ("transposed beside something else", "two transposes of unequal extents"):
+    for case in ("transposed next to something else", "two transposes of unequal extents"):
         params, body, _ = CASES[case]
         _, func = kernel(Elementwise(True), group(params, body, CUDA), CUDA)
         text = cuda_kernel(func)

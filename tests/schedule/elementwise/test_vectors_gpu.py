@@ -7,7 +7,7 @@ from tvm_fusion._tvm.ir.buffer import declare
 from tvm_fusion.core.tir.expressions import load
 from tvm_fusion.core.tir.loops import index
 from tvm_fusion.program.stage import Axis
-from tvm_fusion.schedule.elementwise import vectors_gpu
+from tvm_fusion.schedule.elementwise.gpu import vectors
 from tvm_fusion.schedule.elementwise.iteration_space import IterationSpace, Store
 
 ROWS, COLUMNS = 1 << 12, 32  # of each part
@@ -33,9 +33,9 @@ def concatenation(parts):
 @pytest.mark.parametrize("parts", [2, 24])
 def test_a_condition_of_a_concatenation_is_looked_at_once(parts, monkeypatch):
     asked = []
-    is_shared = vectors_gpu._is_shared
-    monkeypatch.setattr(vectors_gpu, "_is_shared", lambda *a: asked.append(a[1]) or is_shared(*a))
-    found = vectors_gpu.vectors(concatenation(parts))
+    is_shared = vectors._is_shared
+    monkeypatch.setattr(vectors, "_is_shared", lambda *a: asked.append(a[1]) or is_shared(*a))
+    found = vectors.vectors(concatenation(parts))
     assert found is not None
     assert len(found.loads) == parts
     # Of each part but the last its condition, its negation, and both with those before.

@@ -1,4 +1,4 @@
-"""AMD's rows beside what its guides say of registers, and beside LLVM's assembler.
+"""AMD's rows against what its guides say of registers, and against LLVM's assembler.
 
 An interpreter here knows an instruction as its manual tells it: which lane and which of its
 registers hold an element of A, of B and of C. The table says the same from the other end.

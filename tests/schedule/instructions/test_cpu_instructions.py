@@ -1,4 +1,4 @@
-"""CPUs' rows beside Intel's definitions, beside LLVM's assembler, and run where this CPU can."""
+"""CPUs' rows against Intel's definitions, against LLVM's assembler, and run where this CPU can."""
 
 import re
 
@@ -12,20 +12,21 @@ from tvm_fusion._tvm.ir.bf16 import with_dot_bf16
 from tvm_fusion._tvm.ir.buffer import declare
 from tvm_fusion.core.tir.loops import index
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.instructions.cpu import CPU, dot_of, multiply
+from tvm_fusion.schedule.instructions.cpu import CPU, SMALL_BITS, dot_of, multiply
 from tvm_fusion.schedule.instructions.table import has
 from tvm_fusion.schedule.instructions.tiles import multiply_tiles
 
 HERE = parse("cpu")
-DOTS = [row for row in CPU if row.family == "dot"]
+DOTS = [row for row in CPU if row.family in ("dot", "maddubs", "sdot")]
 TILES = [row for row in CPU if row.family == "amx"]
 MNEMONICS = {"float32": "vfmadd", "int8": "vpdpbusd", "bfloat16": "vdpbf16ps", "int16": "pmaddwd"}
+MNEMONICS |= {"maddubs": "pmaddubsw", "int8 signed": "sdot"}
 REGISTERS = {4: "%xmm", 8: "%ymm", 16: "%zmm"}
 
 
 def words_multiplied(row, a, b):
     """Sums of the instructions: for each word of A's row, of B's row of words, lane by lane."""
-    group = row.k if row.family == "dot" else row.k // 16
+    group = row.k // 16 if row.family == "amx" else row.k
     a, b = a.reshape(row.m, -1, group), b.reshape(-1, row.n, group)
     sums = np.zeros((row.m, row.n), "int64")
     for m, n, word, byte in np.ndindex(row.m, row.n, a.shape[1], group):
@@ -71,11 +72,13 @@ def built(func, spec):
 @pytest.mark.parametrize("row", DOTS, ids=name_of)
 def test_vectors_in_assembly(row):
     # With VNNI, LLVM has another instruction for sums of pairs.
-    names = ("nehalem", "haswell", "skylake-avx512", "sapphirerapids", "znver4")
+    names = ("nehalem", "haswell", "skylake-avx512", "sapphirerapids", "znver4", "neoverse-n1")
     specs = (parse(f"cpu:{name}") for name in names)
     spec = next(s for s in specs if has(s.device, row))
     text = built(dot_kernel(row), spec).inspect_source("asm")
-    assert re.search(rf"{MNEMONICS[row.kind]}\w*\s.*{REGISTERS[row.n]}", text)
+    mnemonic = MNEMONICS.get(row.family) or MNEMONICS[row.kind]
+    registers = "v[0-9]" if row.family == "sdot" else REGISTERS[row.n]
+    assert re.search(rf"{mnemonic}\w*\s.*{registers}", text)
 
 
 @pytest.mark.parametrize("row", DOTS, ids=name_of)
@@ -84,6 +87,8 @@ def test_vectors_multiply(row):
         pytest.skip("not an instruction of this CPU")
     rng = np.random.default_rng()
     a, b = drawn(rng, row.a_types[0], (1, row.k)), drawn(rng, row.b_types[0], (row.k, row.n))
+    if row.family == "maddubs":  # sums of pairs of larger ones saturate
+        a = a % (1 << SMALL_BITS)
     c = drawn(rng, row.sums, (1, row.n))
     given = [tvm.runtime.tensor(held(*x)[0]) for x in ((row.a, a), (row.b, b), (row.c, c))]
     built(dot_kernel(row), HERE)["main"](*given)

@@ -1,4 +1,4 @@
-"""Lane moves beside what AMD's guides say of DPP controls, and sums by chains of them."""
+"""Lane moves against what AMD's guides say of DPP controls, and sums by chains of them."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""NVIDIA's rows beside PTX's figures, and run in the emulator, which knows these figures too."""
+"""NVIDIA's rows against PTX's figures, and run in the emulator, which knows these figures too."""
 
 import numpy as np
 import pytest

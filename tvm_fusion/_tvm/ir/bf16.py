@@ -5,8 +5,6 @@ bfloat16 into float32 or uint16, and its code generator crashes on what they lea
 LLVM's own language takes vectors of int32 instead; LLVM puts it in the place of each call.
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 
 _NAME = "tvm_fusion_dot_bf16_{lanes}"

@@ -5,8 +5,6 @@ print and does not read; and TVMScript prints stores to an allocated buffer of o
 assignments of a variable, which it then refuses to read twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Copies of a pass context, which TVM shares and cannot enter twice."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Its analysis pads divisions, and stops with an internal error where it cannot pr
 fits, as of ``(6 * n + 18)`` by ``n + 3``. It counts in int32: 2 ** 31 elements are an error.
 """
 
-from __future__ import annotations
-
 import functools
 
 import tvm

@@ -6,8 +6,6 @@ cancels a term, written as sums with ``-1.0`` times
 that: ``x - x`` becomes 0, and ``x + 2.0**23 - 2.0**23``, which rounds x to an integer, becomes x.
 """
 
-from __future__ import annotations
-
 import math
 
 import tvm_ffi

@@ -1,7 +1,5 @@
 """The target that TVM's BindTarget gave a function."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 from tvm import tirx

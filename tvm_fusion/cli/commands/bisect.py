@@ -1,6 +1,4 @@
-"""Bisect: find the fusion decision that breaks or slows a model."""
-
-from __future__ import annotations
+"""Bisect: find the fusion decision that breaks a model or slows it down."""
 
 import argparse
 from typing import Any
@@ -26,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--inputs", metavar="FILE.npz", help="arrays by input name")
     parser.add_argument("--seed", type=int, default=0, help="seed of random inputs (default: 0)")
     parser.add_argument(
-        "--slow", action="store_true", help="look for a loss of time instead of accuracy"
+        "--slow", action="store_true", help="look for lost time instead of lost accuracy"
     )
     parser.add_argument(
         "--tolerance",

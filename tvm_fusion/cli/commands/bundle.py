@@ -1,7 +1,5 @@
 """Bundle: write a folder that runs an artifact without Python."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any
@@ -17,13 +15,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--wheels",
         type=Path,
         metavar="FOLDER",
-        help="wheels of apache-tvm and apache-tvm-ffi for the artifact's CPU, where that is of "
-        "another family than this machine's; it is then built by GNU's cross compiler",
+        help="wheels of apache-tvm and apache-tvm-ffi for the artifact's CPU, if its family is not "
+        "this machine's; the runner is then built by GNU's cross compiler",
     )
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Build the runner and put it beside the artifact.
+    """Build the runner and put it next to the artifact.
 
     Returns
     -------

@@ -1,7 +1,5 @@
 """Check: compare an artifact's results with a reference's."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

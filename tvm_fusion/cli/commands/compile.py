@@ -1,7 +1,5 @@
 """Compile: make a deployable artifact of a model file."""
 
-from __future__ import annotations
-
 import argparse
 import resource
 from dataclasses import replace
@@ -33,20 +31,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--error-bound",
         type=float,
         metavar="X",
-        help="of --precision auto, which runs the model in each and takes the fastest: largest "
+        help="with --precision auto, which runs the model in each and takes the fastest: largest "
         "max|a-b|/max|b| of an output against fp32's (default: as `check` allows, 1e-2 for fp16, "
         "5e-2 for bf16)",
     )
     parser.add_argument(
         "--inputs",
         metavar="FILE.npz",
-        help="of --precision auto: inputs to run, by name; others are random",
+        help="with --precision auto: inputs to run, by name; the others are random",
     )
     parser.add_argument(
         "--no-cuda-graph",
         dest="cuda_graph",
         action="store_false",
-        help="launch every kernel of a GPU by itself, in no CUDA or HIP graph",
+        help="launch GPU kernels one by one, without a CUDA or HIP graph",
     )
     parser.add_argument(
         "--static-input",

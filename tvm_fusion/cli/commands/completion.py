@@ -1,7 +1,5 @@
 """Completion: write the script that completes commands, options and files in a shell."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

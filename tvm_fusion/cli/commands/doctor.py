@@ -1,7 +1,5 @@
 """Doctor: show what this machine can compile for and run, what is missing, how to get it."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """Explain: show which operators share kernels, which do not, and why."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from typing import Any

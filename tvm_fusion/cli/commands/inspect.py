@@ -1,7 +1,5 @@
 """Inspect: show what an artifact holds."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from pathlib import Path

@@ -78,10 +78,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_input_arguments(parser)
     parser.add_argument("--function", metavar="NAME", help="which function (default: main)")
     parser.add_argument(
-        "--repeat", type=int, default=20, metavar="N", help="timed runs (default: 20)"
+        "--repeat",
+        type=int,
+        metavar="N",
+        help="timed runs (default: 20, and more of a short call, for two seconds)",
     )
     parser.add_argument(
-        "--warmup", type=int, default=3, metavar="N", help="runs before them (default: 3)"
+        "--warmup", type=int, default=3, metavar="N", help="untimed runs before them (default: 3)"
     )
     add_threads_argument(parser)
     parser.add_argument(
@@ -115,8 +118,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from ...report.page.document import check_writable, write
     from ...report.page.profile import profile_content
 
-    if options.repeat < 1 or options.warmup < 0:
-        raise UserError(f"--repeat {options.repeat} --warmup {options.warmup}", "at least 1 and 0")
+    if (options.repeat is not None and options.repeat < 1) or options.warmup < 0:
+        found = "" if options.repeat is None else f"--repeat {options.repeat} "
+        raise UserError(f"{found}--warmup {options.warmup}", "at least 1 and 0")
     if options.html is not None:
         check_writable(options.html)
     choose_threads(options)

@@ -1,6 +1,4 @@
-"""Quantize: make an 8-bit model of a float one, with calibration data."""
-
-from __future__ import annotations
+"""Quantize: make an 8-bit model from a float one, with calibration data."""
 
 import argparse
 from typing import Any
@@ -24,13 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", required=True, metavar="FILE.onnx", help="the new model")
     parser.add_argument(
-        "--samples", type=int, default=128, help="samples to use at most (default: 128)"
+        "--samples", type=int, default=128, help="use at most this many samples (default: 128)"
     )
     parser.add_argument(
         "--method",
         default="minmax",
         metavar="minmax|entropy|percentile",
-        help="how ranges follow from the samples (default: minmax)",
+        help="how ranges are computed from the samples (default: minmax)",
     )
     parser.add_argument(
         "--activations",

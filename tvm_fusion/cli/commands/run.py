@@ -1,7 +1,5 @@
 """Run: execute an artifact and time it."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import math
@@ -39,13 +37,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--repeat", type=int, default=10, metavar="N", help="timed runs (default: 10)"
     )
     length.add_argument(
-        "--duration", type=float, metavar="SECONDS", help="as many timed runs as end in this time"
+        "--duration",
+        type=_seconds,
+        metavar="SECONDS",
+        help="time runs for this long: 10, 10s or 2m",
     )
     parser.add_argument(
-        "--warmup", type=int, default=2, metavar="N", help="runs before them (default: 2)"
+        "--warmup", type=int, default=2, metavar="N", help="untimed runs before them (default: 2)"
     )
     add_threads_argument(parser)
     parser.add_argument("--output", metavar="FILE.npz", help="write the outputs there")
+
+
+def _seconds(text: str) -> float:
+    """Read a time in seconds, or in the unit behind it, as budgets have them."""
+    unit = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text[-1:])
+    try:
+        return float(text) if unit is None else float(text[:-1]) * unit
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected seconds, such as 10 or 10s") from None
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:

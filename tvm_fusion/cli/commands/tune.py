@@ -163,11 +163,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "first",
     )
     instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--list", action="store_true", help="instead, show what is recorded")
+    instead.add_argument("--list", action="store_true", help="show the records instead of tuning")
     instead.add_argument(
         "--prune",
         action="store_true",
-        help="instead, remove records of other versions, and failed trials, which are "
+        help="instead, remove records of other versions and failed trials, which are "
         "then tried again",
     )
     instead.add_argument(
@@ -178,7 +178,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="import_",
         type=Path,
         metavar="FILE",
-        help="instead, add what --export has written",
+        help="instead, add records that --export has written",
     )
 
 

@@ -6,8 +6,6 @@ which vectorises everywhere. Codes and rounding are those of the ONNX standard: 
 even.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

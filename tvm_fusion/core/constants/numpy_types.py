@@ -1,7 +1,5 @@
 """Types of Relax tensors as numpy has them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes
@@ -28,6 +26,14 @@ def result_dtype(call: relax.Call) -> np.dtype:
 def numpy_dtype(name: Any) -> np.dtype:
     """Return the numpy or ml_dtypes dtype of TVM's name for it."""
     return np.dtype(getattr(ml_dtypes, str(name), str(name)))
+
+
+def array_of(tensor: Any) -> np.ndarray:
+    """Return a tensor's elements as an array, without a copy where numpy has their type."""
+    try:
+        return np.from_dlpack(tensor)
+    except (BufferError, RuntimeError):  # bfloat16
+        return tensor.numpy()
 
 
 def is_float(array: Any) -> bool:

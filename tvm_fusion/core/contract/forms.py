@@ -1,7 +1,5 @@
 """Forms of kernels that a template weighed for a group, for a reader."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar

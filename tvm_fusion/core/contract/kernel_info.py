@@ -3,8 +3,6 @@
 The scheduling stage calls :func:`record`; the compiler opens :func:`collecting` around it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterable, Iterator, Mapping

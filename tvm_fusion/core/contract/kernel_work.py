@@ -1,7 +1,5 @@
 """What kernels do besides traffic and arithmetic: how their emitter loads, computes and stores."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

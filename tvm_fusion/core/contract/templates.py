@@ -4,8 +4,6 @@ The stages that plan ask here; the stage that schedules says which templates it 
 imports the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tvm.target import Target

@@ -9,8 +9,6 @@ those that they replace. The call of a group, which has one variable for all of 
 all of their names in its own span (``Call.span``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache

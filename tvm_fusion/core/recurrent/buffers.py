@@ -1,7 +1,5 @@
 """Buffers of a recurrent layer: their shapes, and the addresses of elements."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

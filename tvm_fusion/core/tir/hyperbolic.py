@@ -6,8 +6,6 @@ TOPI's ``atanh`` is ``log((1 + x) / (1 - x)) / 2``, whose relative error
 near 0 has no bound.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Bounds of integer expressions as exact numbers, over data of any value of its type."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

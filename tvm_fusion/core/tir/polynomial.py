@@ -4,8 +4,6 @@
 symbolic sizes are full of such terms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from tvm import ir, tirx

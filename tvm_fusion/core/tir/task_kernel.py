@@ -6,8 +6,6 @@
 Such a kernel is not fused with others; the fallback schedules its tasks over threads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any

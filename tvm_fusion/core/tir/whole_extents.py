@@ -1,7 +1,5 @@
 """How a function says that variables of it are numbers of steps of whole extents."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

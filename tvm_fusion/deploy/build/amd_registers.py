@@ -4,8 +4,6 @@ LLVM allocates registers last, and no model says what it spills. Where kernels o
 scheduled again, and each configuration is built alone before it is taken: one that spills failed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """A compiled model, and writing it to disk so that there is never half of one."""
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets
@@ -55,7 +53,7 @@ class Artifact:
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write the artifact as a folder.
 
-        Everything is written under a temporary name beside it and then renamed. An interrupt or a
+        Everything is written under a temporary name next to it and then renamed. An interrupt or a
         full disk leaves what was there before, or nothing.
 
         Parameters
@@ -129,7 +127,7 @@ def check_destination(folder: Path) -> None:
     ------
     UserError
         If a file or a folder that is no artifact is there, or nothing can be created. A folder that
-        holds anything beside an artifact's own files is none: replacing it would lose the rest.
+        holds anything besides an artifact's own files is none: replacing it would lose the rest.
     """
     try:
         folder = folder.resolve()
@@ -177,7 +175,7 @@ def _may_replace(folder: Path) -> bool:
 
 
 def temporary_beside(folder: Path) -> Path:
-    """Make a folder beside another, hidden, with the permissions that the user's umask gives."""
+    """Make a folder next to another, hidden, with the permissions that the user's umask gives."""
     path = folder.with_name(f".{folder.name}-{secrets.token_hex(4)}")
     path.mkdir()
     return path

@@ -5,8 +5,6 @@ installed apache-tvm and apache-tvm-ffi packages. What is copied needs of the ot
 library at least as new as here, for CUDA a driver, for AMD GPUs ROCm.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -71,7 +71,7 @@ class Compiled:
 def compiling(
     mod: tvm.IRModule, target: Target, tir_pipeline: str, loaders: Collection[str] = ()
 ) -> Iterator[Callable[[], Compiled]]:
-    """Compile a module that is lowered for the virtual machine, beside the body of ``with``.
+    """Compile a module that is lowered for the virtual machine, while the body runs of ``with``.
 
     Parameters
     ----------

@@ -1,7 +1,5 @@
 """TVMScript of a module as a file that can be loaded again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import tvm

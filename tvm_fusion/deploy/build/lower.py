@@ -1,7 +1,5 @@
 """From call_tir to the virtual machine's instructions: memory plan, in-place results, shapes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tvm

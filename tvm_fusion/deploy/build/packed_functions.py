@@ -6,8 +6,6 @@ it; the compiler's own, such as Python functions over numpy, are not there at al
 functions of the application, which registers them before it loads the artifact.
 """
 
-from __future__ import annotations
-
 import functools
 import subprocess
 import sys

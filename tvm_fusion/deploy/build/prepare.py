@@ -1,7 +1,5 @@
 """From scheduled functions to modules lowered for one architecture each: weights out."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +11,7 @@ import tvm_ffi
 from tvm.ir import GenericConst
 from tvm.target import Target
 
+from ...core.constants.numpy_types import array_of
 from ...core.constants.weight_names import Packing, WeightNames
 from ...core.contract.kernel_info import collecting
 from ...core.decisions import recording
@@ -148,7 +147,7 @@ def _of_twins(
         twin = model_names.twin(const, twins)
         if twin is None:
             return None
-        weights[name] = first.weights[name] if twin.same_as(const) else _view(twin.value)
+        weights[name] = first.weights[name] if twin.same_as(const) else array_of(twin.value)
     return replace(first, weights=weights)
 
 
@@ -179,7 +178,7 @@ def _name_weights(
     for function, constants in lifted.items():
         names: dict[str, None] = {}
         for constant in constants:
-            array, base = _view(constant.value), model_names.get(constant, "constant")
+            array, base = array_of(constant.value), model_names.get(constant, "constant")
             sample = sample_of(array)
             numbered = (f"{base}#{number}" for number in itertools.count(2))
             for name in itertools.chain([base], numbered):
@@ -197,14 +196,6 @@ def sample_of(array: np.ndarray) -> bytes:
     """Take some bytes of an array, which tell it from most others."""
     flat = array.reshape(-1).view(np.uint8)
     return flat[:: flat.size // 256 | 1].tobytes()
-
-
-def _view(tensor: tvm.runtime.Tensor) -> np.ndarray:
-    """Return a constant's elements as an array, without a copy where numpy has their type."""
-    try:
-        return np.from_dlpack(tensor)
-    except (BufferError, RuntimeError):  # bfloat16
-        return tensor.numpy()
 
 
 def _packings(

@@ -73,6 +73,8 @@ class ArtifactCache:
         """
         if cache is None or cache is False:
             return None
+        if not isinstance(cache, bool | str | os.PathLike):
+            raise UserError(f"cache is {cache!r}", "True, False or a folder")
         text = os.environ.get(LIMIT) or DEFAULT_LIMIT
         found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)", text.strip().upper())
         if found is None:

@@ -1,7 +1,5 @@
 """What an artifact depends on, as one name: model, target, options, versions."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os
@@ -32,7 +30,7 @@ def cache_key(model: Any, spec: TargetSpec, config: FusionConfig) -> str:
     Parameters
     ----------
     model : str, os.PathLike, onnx.ModelProto or torch.export.ExportedProgram
-        An ONNX model, of which weights in files beside it count, or a PyTorch program.
+        An ONNX model, of which weights in files next to it count, or a PyTorch program.
     spec
         With the features of its devices.
     config

@@ -1,7 +1,5 @@
 """Launches of a PrimFunc on a GPU: the calls of device functions that SplitHostDevice leaves."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tvm

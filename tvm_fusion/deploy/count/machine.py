@@ -5,8 +5,6 @@ called on allocated tensors, symbolic extents in the shape heap. So the count fo
 that run, through private functions, closures and bodies captured into CUDA graphs.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace

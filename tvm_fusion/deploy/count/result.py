@@ -1,7 +1,5 @@
 """What a count says: launches, copies, library calls and the bytes between them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -158,7 +158,7 @@ void OpenLibraries(const Manifest& manifest) {
     if (name != "tvm_runtime_extra") throw UserError("manifest.json names the unknown library '" + name + "'.");
     if (!dlopen("libtvm_runtime_extra.so", RTLD_NOW | RTLD_GLOBAL)) {
       throw UserError("the artifact needs libtvm_runtime_extra.so, which does not load (" +
-                      std::string(dlerror()) + "): copy it beside libtvm_runtime.so.");
+                      std::string(dlerror()) + "): copy it next to libtvm_runtime.so.");
     }
   }
   for (const std::string& name : manifest.packed_functions) {

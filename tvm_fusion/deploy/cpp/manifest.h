@@ -68,7 +68,7 @@ struct Manifest {
   std::map<std::string, FunctionEntry> functions;
   std::map<std::string, WeightEntry> weights;
   FileEntry library, weights_file;
-  std::vector<std::string> libraries;         // TVM's, beside the main one
+  std::vector<std::string> libraries;         // TVM's, next to the main one
   std::vector<std::string> packed_functions;  // that no library of TVM has
 
   // Reads a folder's manifest.json; `arch` says whose code, the first one's if it is empty.

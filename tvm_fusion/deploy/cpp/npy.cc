@@ -111,7 +111,7 @@ void WriteNpy(const std::string& path, const ffi::Tensor& tensor, const std::str
                        "', 'fortran_order': False, 'shape': " + ToString(shape) + ", }";
   size_t unpadded = kMagicSize + 4 + header.size() + 1;  // data begin at a multiple of 64 bytes
   header += std::string((64 - unpadded % 64) % 64, ' ') + "\n";
-  // Written beside and renamed: there is never half a file, and a link at its place is replaced, not followed.
+  // Written next to it and renamed: there is never half a file, and a link at its place is replaced, not followed.
   std::string staging = path.substr(0, path.rfind('/') + 1) + ".tvm_fusion_run." + std::to_string(getpid());
   unfinished = staging.c_str();
   int descriptor = open(staging.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

@@ -9,8 +9,6 @@ parameter instead (destination passing). What a function returns in another way,
 constant or the same tensor twice, is no destination, and is returned as before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any
@@ -31,7 +29,7 @@ _RESHAPE = ir.Op.get("relax.reshape")
 
 
 def add_destinations(mod: tvm.IRModule, functions: Collection[str]) -> tvm.IRModule:
-    """Put copies of functions beside them that are to take destinations.
+    """Add copies of functions that are to take destinations.
 
     Parameters
     ----------

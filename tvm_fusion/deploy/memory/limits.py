@@ -5,8 +5,6 @@ limited by the extent of that axis. Compiled code clamps lookups and leaves such
 calls it can tell the user first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ several:    place = max(where(0 .. extent - 1 == numbers, 0 .. count - 1, -1))  
             where(place >= 0, take(values, maximum(place, 0)), state)
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from typing import TypeGuard

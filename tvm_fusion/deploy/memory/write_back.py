@@ -1,7 +1,5 @@
 """Copy next states over the inputs that hold them, behind the last kernel of a function."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import tvm

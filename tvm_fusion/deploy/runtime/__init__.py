@@ -4,7 +4,7 @@
     an artifact, its functions, a call; threads that all artifacts of a process share
 ``session``
     functions over caches that stay where they are
-``arguments``, ``tensors``, ``torch_tensors``, ``results``
+``arguments``, ``tensors``, ``torch_tensors``, ``staged``, ``results``
     arrays in and out, by DLPack or copies
 ``artifact``
     what an artifact says of itself, and its files

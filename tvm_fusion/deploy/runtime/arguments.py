@@ -1,7 +1,5 @@
 """Arguments of a call against the signature: names, shapes, dtypes, ranges. Imports no TVM."""
 
-from __future__ import annotations
-
 import ast
 import math
 import operator

@@ -6,8 +6,6 @@ and the names of dtypes that cost more than a small model. All others take the g
 also says what is wrong.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -161,6 +159,16 @@ class DirectOutputs:
     ) -> None:
         self._names, self._written, self._kept = names, in_place, kept
         self._own = [i for i, name in enumerate(names) if name not in in_place.values()]
+
+    def ordered(self, result: Any) -> list[Any]:
+        """List the results of a call in order, ``None`` for those that lie where an input does."""
+        own = chosen(result, len(self._names), self._own)
+        if not self._written:
+            return own
+        outputs: list[Any] = [None] * len(self._names)
+        for place, value in zip(self._own, own, strict=True):
+            outputs[place] = value
+        return outputs
 
     def named(
         self, result: Any, inputs: Mapping[str, Any], read: Callable[[Any], Any] | None = None

@@ -210,7 +210,7 @@ class Executable:
         inputs: Mapping[str, Any],
         *,
         function: str = "main",
-        runs: int = 20,
+        runs: int | None = None,
         warmup: int = 3,
     ) -> Profile:
         """Time a function kernel by kernel.
@@ -225,8 +225,10 @@ class Executable:
             As in :meth:`run`. On a GPU, arrays of the host are copied to it first.
         function : str
             Which one.
-        runs, warmup : int
-            Timed runs of each kind, and runs before them.
+        runs : int, optional
+            Timed runs; by default 20, and more of a short call, for two seconds.
+        warmup : int
+            Whole calls before them.
 
         Returns
         -------

@@ -16,16 +16,21 @@ from .artifact.call_tree import flat_inputs, nested
 from .artifact.manifest import INTO
 from .direct import DeviceInputs, DirectInputs, DirectOutputs, DirectResults
 from .results import leaves, own, write_out
+from .staged import StagedInputs
 from .tensors import (
     ALIGNMENT,
     as_array,
     as_stored,
     check_writable,
+    copy_to,
     shares_memory,
     to_tensor,
     write_into,
 )
 from .torch_tensors import from_torch, in_order, to_torch, torch_of
+
+#: Takes tensors in order, and returns outputs in order.
+Unchecked = Callable[[Sequence[Any]], list[Any]]
 
 #: What the runtime says of extents that the inputs decide, and that fit nothing.
 _DO_NOT_FIT = ("std::bad_alloc", "negative dimensions", "match_cast error")
@@ -76,15 +81,18 @@ class Function:
         self._arrays = self._in_place_arrays(fixed)
         self._fixed = dict(zip((spec.name for spec in specs), tensors, strict=True))
         self._copies = self._to_copy_back(self._arrays, specs, tensors)
-        self._slots = [self._fixed.get(spec.name) for spec in signature.inputs]
+        self._slots: list[Any] = [self._fixed.get(spec.name) for spec in signature.inputs]
+        self._free = [i for i, fixed in enumerate(self._slots) if fixed is None]
         self._fixed_addresses = frozenset(t.data_ptr() for t in (*tensors, *self._weights))
         self._prepare_direct(tensors)
 
     def _prepare_direct(self, fixed: Sequence[tvm_ffi.Tensor]) -> None:
         """Decide whether calls may go without copies and general checks, which is optional."""
         has_other = any(s.storage for s in (*self._specs, *self.signature.outputs))
-        on_device = self._device.type != "cpu" and not self.in_place and not has_other
+        is_fixed = self._arrays.keys() == self.in_place.keys() and not self._copies
+        on_device = self._device.type != "cpu" and is_fixed and not has_other
         self._on_device = DeviceInputs(self._specs, self._device) if on_device else None
+        self._staged = StagedInputs(self._direct_inputs(), self._device) if on_device else None
         outputs = [spec for spec in self.signature.outputs if spec.name in self._destinations]
         on_host = self._device.type == "cpu" and not has_other
         is_own = on_host and not self.in_place and bool(outputs)
@@ -94,7 +102,7 @@ class Function:
         self._tensors: DirectInputs | None = None  # of PyTorch, once a tensor is seen
         # What is no destination may be an input or a weight, which a caller must not get.
         kept = {*self._destinations, *self.in_place.values()}
-        has_own = kept.issuperset(self._names) and not self._copies
+        has_own = on_device or (kept.issuperset(self._names) and not self._copies)
         self._outputs = DirectOutputs(self._names, self.in_place, self._arrays) if has_own else None
         self._is_read = all(np.dtype(s.dtype).kind != "V" for s in self.signature.outputs)
 
@@ -157,9 +165,32 @@ class Function:
                 raise
             raise UserError(
                 "extents that the inputs decide do not fit the model's tensors",
-                "shapes that fit into memory, to which what is expanded broadcasts, and that have "
-                "as many elements as what is reshaped",
+                "shapes that fit into memory, to which what is expanded broadcasts, with as many "
+                "elements as what is reshaped or split, and no more than there are to take from",
             ) from error
+
+    def unchecked(self, inputs: Sequence[Any]) -> Unchecked | None:
+        """Return a call without checks and names, for callers that check themselves.
+
+        Parameters
+        ----------
+        inputs : sequence of torch.Tensor
+            What is not fixed, in order: like those of all calls to come.
+
+        Returns
+        -------
+        callable or None
+            ``None`` where inputs or outputs need conversions. An output that lies where an input
+            does is ``None``.
+        """
+        named = dict(zip((spec.name for spec in self._specs), inputs, strict=True))
+        torch = torch_of(inputs)
+        if torch is None or not self._is_direct or self._outputs is None:
+            return None
+        if self._direct_inputs(torch).take(named) is None:
+            return None
+        outputs = self._outputs
+        return lambda inputs: outputs.ordered(self._result(inputs))
 
     def _run_torch(
         self, torch: Any, inputs: Mapping[str, Any], out: Mapping[str, Any] | None
@@ -183,10 +214,12 @@ class Function:
         return {name: to_torch(torch, value) for name, value in outputs.items()}
 
     def _run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None) -> dict[str, Any]:
-        if out is None and self._on_device is not None:
-            tensors = self._on_device.take(inputs)
-            if tensors is not None:
-                return self._named(self._result(tensors), tensors)
+        if out is None and self._on_device is not None and self._staged is not None:
+            tensors = self._on_device.take(inputs) or self._staged.take(inputs)
+            if tensors:
+                assert self._outputs is not None
+                result = self._result(tensors)
+                return self._outputs.named(result, inputs, self._apart(tensors))
         arguments.check_out(self.signature, out)
         direct = self._inputs.take(inputs) if self._inputs is not None else None
         if direct is not None and not out and self._outputs is not None and self._is_read:
@@ -221,8 +254,10 @@ class Function:
         """List all inputs in call order, with the fixed ones."""
         if not self._fixed:
             return given
-        rest = iter(given)
-        return [next(rest) if fixed is None else fixed for fixed in self._slots]
+        values = self._slots.copy()
+        for place, value in zip(self._free, given, strict=True):
+            values[place] = value
+        return values
 
     def _named(self, result: Any, given: Sequence[tvm_ffi.Tensor]) -> dict[str, Any]:
         """Name results, each in memory of its own."""
@@ -231,6 +266,19 @@ class Function:
         tensors = leaves(result)
         owned = own(tensors, self.signature.outputs, self._device, addresses, in_place)
         return dict(zip(self._names, owned, strict=True))
+
+    def _apart(self, given: Sequence[tvm_ffi.Tensor]) -> Callable[[tvm_ffi.Tensor], tvm_ffi.Tensor]:
+        """Make what copies a result on a device that lies where an input or another result does."""
+        seen = {tensor.data_ptr() for tensor in given}
+
+        def read(tensor: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
+            at = tensor.data_ptr()
+            if at in seen or at in self._fixed_addresses:
+                return copy_to(tensor, self._device)
+            seen.add(at)
+            return tensor
+
+        return read
 
     def _run_into(
         self, out: Mapping[str, Any], given: list[tvm_ffi.Tensor], extents: Mapping[str, int]

@@ -1,7 +1,5 @@
 """Load an artifact with TVM's runtime library alone: no compiler is mapped."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Results of a call: tensors in order, in memory of their own, or in the caller's arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Arrays to runtime tensors and back, with tvm_ffi and TVM's runtime library alone."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Sequence

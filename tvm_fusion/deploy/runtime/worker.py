@@ -1,7 +1,5 @@
 """One worker's process: ``python -m tvm_fusion.deploy.runtime.worker``, as sessions start it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What must be in place around TVM to lower and export for a target."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

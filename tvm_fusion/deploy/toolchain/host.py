@@ -1,7 +1,5 @@
 """The C compiler that links an artifact's host code into a shared library."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """CUDA source to machine code with an installed CUDA toolkit."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -26,18 +24,11 @@ def nvcc_architectures(nvcc: str) -> frozenset[str]:
     return listed_archs(done.stdout, GPUS)
 
 
-def compile_with_nvcc(
-    nvcc: str, source: str, archs: Sequence[str], real: str | None = None
-) -> bytes:
+def compile_with_nvcc(nvcc: str, source: str, archs: Sequence[str]) -> bytes:
     """Return a fat binary with machine code for each architecture, and nothing else.
 
     No PTX: a driver would silently compile it for a device that the artifact was not made for. No
     fast math: it flushes denormals and approximates division, which users never asked for.
-
-    Parameters
-    ----------
-    real
-        Assemble the PTX of a single architecture for this one, which is newer: benchmarks do.
     """
     with tempfile.TemporaryDirectory() as folder:
         code, binary = Path(folder, "kernels.cu"), Path(folder, "kernels.fatbin")
@@ -46,7 +37,7 @@ def compile_with_nvcc(
         command += ["--expt-relaxed-constexpr", "--expt-extended-lambda"]
         command += [f"--threads={min(len(archs), len(os.sched_getaffinity(0)))}"]
         for arch in archs:
-            command += ["-gencode", f"arch={virtual_arch(arch)},code={real or arch}"]
+            command += ["-gencode", f"arch={virtual_arch(arch)},code={arch}"]
         done = subprocess.run(
             [*command, str(code), "-o", str(binary)], capture_output=True, text=True
         )

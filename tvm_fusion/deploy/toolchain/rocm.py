@@ -1,7 +1,5 @@
 """Everything around TVM that AMD code objects need; no ROCm installation."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

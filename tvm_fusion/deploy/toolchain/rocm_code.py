@@ -6,8 +6,6 @@ while its writes to shared memory may still be on their way. Registers that LLVM
 to accumulation registers cost time only: they are reported.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ library with AMD code, where they register AMD's devices and code objects with T
 open HIP's runtime library when a model runs; nothing of ROCm is needed to compile them.
 """
 
-from __future__ import annotations
-
 import functools
 import subprocess
 import tempfile
@@ -41,7 +39,7 @@ def rocm_runtime() -> bytes:
 
 
 def begin_rocm_runtime() -> None:
-    """Begin to compile it, beside whatever follows; :func:`rocm_runtime` waits for the end."""
+    """Begin to compile it, while the caller goes on; :func:`rocm_runtime` waits for the end."""
     _job(require_compiler())
 
 

@@ -9,7 +9,7 @@
 //   worker: takes from the front of its share, which is the same part of a tensor in the next
 //           kernel, then from the ends of the others'; yields for a while, then sleeps
 //
-// So nobody waits for a worker that has not come. Both wait by yielding, as TVM's pool does: beside
+// So nobody waits for a worker that has not come. Both wait by yielding, as TVM's pool does: next to
 // other busy processes, spinning without it made whole models a third slower. The caller soon
 // sleeps, which leaves its core to a worker that was stopped in the middle of a part.
 //

@@ -1,7 +1,5 @@
 """Groups that library dispatch has matched, but no code generator has taken."""
 
-from __future__ import annotations
-
 import tvm
 from tvm import relax
 from tvm.ir.transform import PassContext, Sequential

@@ -1,7 +1,5 @@
 """Mapping types of a PrimFunc, per input and output, read from its index relation alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Index maps evaluated for every element of an output: exact where algebra finds no proof."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

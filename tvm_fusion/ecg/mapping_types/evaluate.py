@@ -1,7 +1,5 @@
 """Values of index expressions at many points at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Inverse of a write: the iterators of a statement from the indices of the element it writes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from tvm import ir, sym, tirx

@@ -4,8 +4,6 @@ Source: Niu, Guan, Wang, Agrawal, Ren: "DNNFusion: accelerating deep neural netw
 advanced operator fusion", PLDI 2021, section 3 (definitions) and table 3.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass

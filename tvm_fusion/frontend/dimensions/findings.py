@@ -1,7 +1,5 @@
 """Collect everything that keeps a model from being compiled, and report it in one error."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -9,7 +9,7 @@ numbers of steps until the function is lowered (:mod:`tvm_fusion.deploy.build.lo
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,13 +34,13 @@ class Steps:
     ranges: dict[str, DimRange] = field(default_factory=dict)  # by dimension, as the user gave it
 
     @staticmethod
-    def among(ranges: Mapping[str, DimRange], taken: Collection[str] = ()) -> Steps:
-        """Make variables for the ranges that have a step; ``taken`` are names of other things."""
+    def among(ranges: Mapping[str, DimRange]) -> Steps:
+        """Make variables for the ranges that have a step."""
         stepped = {name: r for name, r in ranges.items() if r.step > 1}
         names: dict[str, str] = {}
         for name, given in stepped.items():
             wish = f"{name}_by_{given.step}"
-            while wish in {*taken, *ranges, *names.values()}:
+            while wish in {*ranges, *names.values()}:
                 wish += "_"
             names[name] = wish
         return Steps({name: tirx.Var(names[name], "int64") for name in stepped}, stepped)

@@ -4,8 +4,6 @@ A dimension is known by a name that is an identifier, since it becomes a TIR var
 the expressions of a signature (``batch*4``). A model may call it anything; users may say either.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -11,8 +11,6 @@
 ``relax_module``     parameters of Relax functions
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

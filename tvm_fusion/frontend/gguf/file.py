@@ -1,7 +1,5 @@
 """Read tensors of a GGUF file by name."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ TVM's ``ToMixedPrecision`` knows float16 only, leaves softmax, norms and reducti
 masks of large negative numbers into infinities.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@
 * ``functions``: calls with side effects, nested functions.
 """
 
-from __future__ import annotations
-
 import tvm
 from tvm import relax
 

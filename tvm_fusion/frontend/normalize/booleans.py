@@ -1,7 +1,5 @@
 """Rewrite boolean arithmetic as logic, since TVM generates floating point instructions for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

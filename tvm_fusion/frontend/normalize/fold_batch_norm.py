@@ -1,7 +1,5 @@
 """Fold batch normalization into the convolution before it, or reduce it to x * scale + shift."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Operators written otherwise, as cheaper ones or by none."""
 
-from __future__ import annotations
-
 from functools import reduce
 from typing import Any
 

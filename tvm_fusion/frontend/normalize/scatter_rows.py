@@ -1,7 +1,5 @@
 """Scatter whole slices where an index is the same for all elements of each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import relax, tirx

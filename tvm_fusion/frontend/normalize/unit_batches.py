@@ -1,7 +1,5 @@
 """Write weights that are a batch of one matrix as that matrix."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import relax, tirx

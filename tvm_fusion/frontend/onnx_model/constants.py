@@ -1,7 +1,5 @@
 """Bind inputs of an ONNX model to values, and find those whose values decide shapes."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Read ONNX files, with one error for each way in which a file can be unusable."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from .graph import tensors
 
 
 def load(path: str | os.PathLike) -> onnx.ModelProto:
-    """Read an ONNX file and the weights beside it.
+    """Read an ONNX file and the weights next to it.
 
     Parameters
     ----------
@@ -124,7 +122,7 @@ def _load_external(model: onnx.ModelProto, path: Path) -> None:
     if missing:
         raise UserError(
             f"{path} keeps its weights in {', '.join(missing)}, which is not next to it",
-            f"{'that file' if len(missing) == 1 else 'those files'} in {path.parent}",
+            f"{'that file' if len(missing) == 1 else 'those files'} in {path.parent.resolve()}",
             "copy the weights next to the model",
         )
     for name, file in files.items():

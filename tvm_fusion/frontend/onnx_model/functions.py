@@ -1,7 +1,5 @@
 """Inline functions, named by their calls, what onnx's inliner leaves out included."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Traverse ONNX models: nodes and tensors, those of branches and loop bodies included."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import onnx

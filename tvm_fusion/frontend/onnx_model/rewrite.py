@@ -1,7 +1,5 @@
 """Rewrite ONNX models with onnx's own tools: convert the opset, inline functions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Mapping, Sequence
 
 import onnx

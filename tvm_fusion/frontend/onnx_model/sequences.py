@@ -4,8 +4,6 @@ An artifact's inputs and outputs are tensors. The elements of a sequence ``x`` a
 ``x_1`` and so on; how many there are is settled when the model is compiled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Infer the types of a model's values with ONNX, to compare an import with."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Say at which node an import failed, of what inputs, and what can be done about it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

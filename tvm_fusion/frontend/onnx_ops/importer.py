@@ -1,7 +1,5 @@
 """Import ONNX graphs by TVM's importer, extended: models, branches and bodies of loops."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any

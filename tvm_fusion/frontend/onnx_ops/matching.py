@@ -5,8 +5,6 @@ of ``h`` and ``2*((h + 1)//2)``, the tensors are bound in one shape: what the ra
 prove costs nothing, and what they leave open is checked at the call.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An ONNX node as converters see it: Relax inputs, attributes, shapes, constants."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import defs, helper
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx.onnx_frontend import onnx_input
 
@@ -23,6 +21,8 @@ from ..tensor_types import accumulation_dtype, dtype_of, static
 # What a converter does not ask for, it ignores, and the model comes out wrong. So converters,
 # TVM's and ours, are given containers that record what they ask for; a node with an attribute that
 # differs from its default, or an optional input, that nothing asked for is refused.
+
+_MOST_ELEMENTS = 2.0**48  # of a tensor; more than any memory holds
 
 
 # What changes nothing in the results of inference, or says again what is known otherwise.
@@ -295,6 +295,47 @@ class Node:
     def apply_all(self, op_type: str, outputs: int, *inputs: Any, **attributes: Any) -> list[Any]:
         """Convert a standard operator of several outputs, applied to expressions."""
         return self.convert(op_type, inputs, attributes, outputs)
+
+    def computed_extents(self, wanted: Any, fits: Any, known: Sequence[Any]) -> list[Any]:
+        """Read extents from a tensor: numbers where they are known, else variables.
+
+        Where one of the conditions does not hold, all are -1, of which nothing can be allocated.
+
+        Parameters
+        ----------
+        wanted : tvm.relax.Expr
+            The extents, int64.
+        fits : tvm.relax.Expr
+            Conditions.
+        known : sequence of int or Expr or None
+            What is known of each.
+        """
+        fits = self.emit(relax.op.min(relax.op.astype(self.emit(fits), "int8")))
+        wanted = relax.op.where(relax.op.astype(fits, "bool"), wanted, relax.const(-1, "int64"))
+        shape = self.emit(relax.op.tensor_to_shape(self.emit(wanted)))
+        extents = [
+            tirx.Var(f"extent_{i}", "int64") if d is None else d for i, d in enumerate(known)
+        ]
+        self.builder.match_cast(shape, relax.ShapeType(extents))
+        return extents
+
+    def is_small(self, extents: Any, beside: Sequence[Any] = ()) -> Any:
+        """Tell whether so many elements can be counted, which 64 bits do not tell.
+
+        Parameters
+        ----------
+        extents : tvm.relax.Expr
+            Computed ones.
+        beside : sequence of int or Expr
+            Further extents of the same tensor.
+        """
+        count = self.emit(relax.op.prod(relax.op.astype(extents, "float64")))
+        if beside:
+            others = self.emit(relax.op.shape_to_tensor(relax.ShapeExpr(list(beside))))
+            others = self.emit(relax.op.prod(relax.op.astype(others, "float64")))
+            count = self.emit(relax.op.multiply(count, others))
+        most = relax.const(_MOST_ELEMENTS, "float64")
+        return self.emit(relax.op.less_equal(relax.op.abs(count), most))
 
     def emit_te(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Bind the result of a tensor expression function."""

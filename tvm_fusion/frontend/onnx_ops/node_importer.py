@@ -1,7 +1,5 @@
 """Convert ONNX nodes in TVM's importer: registered converters first, every result checked."""
 
-from __future__ import annotations
-
 import ast
 import math
 from collections.abc import Mapping, Sequence
@@ -90,7 +88,15 @@ class NodeImporter(ONNXGraphImporter):
         self.sources = Recorder()
 
     def _parse_array(self, tensor_proto: onnx.TensorProto) -> Any:
-        array = numpy_helper.to_array(tensor_proto)
+        try:
+            array = numpy_helper.to_array(tensor_proto)
+        except ValueError as error:
+            shape = list(tensor_proto.dims)
+            raise UserError(
+                f"tensor {tensor_proto.name} of shape {shape} has another number of elements",
+                None,
+                "export the model again",
+            ) from error
         if array.dtype.name in NARROW:
             return tvm.runtime.tensor(array.view(STORAGE))
         return super()._parse_array(tensor_proto)

@@ -1,7 +1,5 @@
 """List TVM's own ONNX converters that are used, and what is known of their interfaces."""
 
-from __future__ import annotations
-
 import onnx
 from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 

@@ -1,6 +1,4 @@
-"""Rows rounded to int8 in blocks, each with a scale: activations beside weights in blocks."""
-
-from __future__ import annotations
+"""Rows rounded to int8 in blocks, each with a scale: activations for weights in blocks."""
 
 from collections.abc import Callable
 from typing import Any

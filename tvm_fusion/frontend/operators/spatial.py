@@ -1,7 +1,5 @@
 """Provide Relax's convolutions and poolings by number of spatial axes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

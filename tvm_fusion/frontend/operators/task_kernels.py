@@ -1,7 +1,5 @@
 """Emit kernels of tasks with loops and local variables (:mod:`tvm_fusion.core.tir.task_kernel`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

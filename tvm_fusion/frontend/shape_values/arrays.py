@@ -1,7 +1,5 @@
 """Small tensors whose elements are numbers and expressions over the symbolic dimensions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Arithmetic of one element: integers, conditions and exact ratios of integers.
 
 Floating point that exporters compute shapes in is kept as a ratio of two integers, exact, and
-beside it what the operators of the model compute in their own precision: a ratio becomes an extent
+with it what the operators of the model compute in their own precision: a ratio becomes an extent
 only where both agree at all extents (``Floor(h * 0.7)`` in float32 is not ``7 * h // 10`` for all).
 """
 

@@ -1,7 +1,5 @@
 """What the ranges of symbolic dimensions prove about expressions over them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import operator

@@ -1,7 +1,5 @@
 """Run one ONNX node by onnx's reference implementation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

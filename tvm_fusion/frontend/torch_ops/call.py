@@ -1,7 +1,5 @@
 """An operator call as converters see it: arguments by name, result types, casts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

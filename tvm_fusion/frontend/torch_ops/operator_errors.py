@@ -1,7 +1,5 @@
 """Why operators are refused, and what to do instead."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Register converters of PyTorch operators by name and overload: ``add.Tensor``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import fx

@@ -1,7 +1,5 @@
 """Extents that torch computes with sympy, as expressions over a module's variables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from functools import reduce

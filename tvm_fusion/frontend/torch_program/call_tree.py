@@ -1,7 +1,5 @@
 """The structure of an exported program's arguments and results, from torch's pytree."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any

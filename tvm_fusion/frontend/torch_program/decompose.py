@@ -1,7 +1,5 @@
 """Decompose an exported program into operators that have a converter."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial

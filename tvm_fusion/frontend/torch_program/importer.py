@@ -1,7 +1,5 @@
 """Import exported PyTorch programs: decompose, preflight, then TVM's importer."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import replace

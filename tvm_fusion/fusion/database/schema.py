@@ -1,7 +1,5 @@
 """The tables of a file of records."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 

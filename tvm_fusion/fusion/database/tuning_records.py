@@ -6,8 +6,6 @@ configuration to use, measured again against the default; the default's own wher
 Every row is on the disk when its method returns, so that a killed tuner loses one trial at most.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ recomputed   a cheap producer, into all of its readers
 alike        where nothing of that is left, blocks of one kind that need nothing of each other
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable
 
 from ...core.contract.template import Refusal

@@ -1,7 +1,5 @@
 """Decide whether two blocks may be merged; every refusal has a reason."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from ...core.contract.template import Claim, Refusal
@@ -153,8 +151,9 @@ class Merger:
         about = [
             (operators, refusal)
             for op in first.members
+            if (read := readers.intersection(graph.successors(op)))
             for operators, refusal in self._rejected.get(op, ())
-            if any(s in readers and s in operators for s in graph.successors(op))
+            if not read.isdisjoint(operators)
         ]
         if not about:
             return "no template proposed to fuse them."
@@ -165,7 +164,7 @@ class Merger:
 
 
 def largest_terms(cost: CostModel, claim: Claim, parts: Iterable[Claim]) -> str:
-    """Tell what most of both sides' fitted prices is for; empty where they are the roofline's."""
+    """Tell what most of both sides' prices is for."""
     fused, unfused = cost.largest_term([claim]), cost.largest_term(parts)
     return f" Most of it is {fused}; unfused {unfused}." if fused and unfused else ""
 

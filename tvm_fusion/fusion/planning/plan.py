@@ -49,8 +49,15 @@ class Plan:
         return [claim.group for claim in self.claims]
 
 
-def plan(graph: Graph, templates: Sequence[Template], book: ClaimBook) -> Plan:
+def plan(
+    graph: Graph, templates: Sequence[Template], book: ClaimBook, *, gives_reasons: bool = True
+) -> Plan:
     """Plan the groups of one graph.
+
+    Parameters
+    ----------
+    gives_reasons
+        Whether every edge gets its decision; who compares prices needs none.
 
     Returns
     -------
@@ -62,14 +69,14 @@ def plan(graph: Graph, templates: Sequence[Template], book: ClaimBook) -> Plan:
         planner.propose(templates)
         planner.grow()
         planner.pair()
-        return planner.finish()
+        return planner.finish(gives_reasons)
 
 
 class _Planner:
     def __init__(self, graph: Graph, book: ClaimBook) -> None:
         self._graph = graph
         self._book = book
-        self._masks = PositionMasks(graph, book.device)
+        self._masks = PositionMasks(graph)
         self._partition = Partition(graph)
         self._merger = Merger(self._partition, book)
         self._grown: set[Block] = set()
@@ -163,7 +170,7 @@ class _Planner:
 
     # Result --------------------------------------------------------------------------------------
 
-    def finish(self) -> Plan:
+    def finish(self, gives_reasons: bool) -> Plan:
         """Let views out of the groups, and give every edge its reason."""
         claims: list[Claim] = []
         views: list[Operator] = []
@@ -174,9 +181,10 @@ class _Planner:
             views.extend(outside)
             if claim is not None:
                 claims.append(self._book.measured_best(claim))
-        decisions = list(
-            reasons(self._partition, self._pairs.refused, frozenset(views), self._book.cost)
-        )
+        decisions: list[Decision] = []
+        if gives_reasons:
+            refused = self._pairs.refused
+            decisions += reasons(self._partition, refused, frozenset(views), self._book.cost)
         for decision in decisions:
             record(decision)
         return Plan(self._graph, tuple(claims), tuple(views), tuple(decisions))

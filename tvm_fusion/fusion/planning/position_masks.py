@@ -7,14 +7,11 @@ are copied for all readers before templates propose, and readers whose kernel di
 copy share the original again.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 from ...core.contract.template import Claim
-from ...device import Device
 from ...ecg.graph import Graph, Operator, Value
 from ...ecg.mapping_types.table import MappingType
 from ...ecg.work import at, is_cheap
@@ -33,13 +30,13 @@ class PositionMasks:
     Parameters
     ----------
     graph
-        Gets the copies, of a CPU; on GPUs masks stay shared.
+        Gets the copies.
     """
 
-    def __init__(self, graph: Graph, device: Device) -> None:
+    def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._masks: list[list[tuple[Operator, Value, list[Operator]]]] = []
-        for value, makers in list(_shared_masks(graph)) if device.kind == "llvm" else ():
+        for value, makers in list(_shared_masks(graph)):
             readers = list(dict.fromkeys(value.consumers))
             copies = [graph.duplicate(makers, {reader}) for reader in readers]
             both = zip(readers, copies, strict=True)

@@ -1,7 +1,5 @@
 """Recompute cheap results in every consumer instead of writing them to memory."""
 
-from __future__ import annotations
-
 from collections.abc import Container
 
 from ...core.contract.template import Claim

@@ -1,7 +1,5 @@
 """Take reshapes at the borders of groups out of them as views, which need no kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Reindex a stage: given row axes first, the remaining axes after them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

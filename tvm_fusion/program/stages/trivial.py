@@ -1,7 +1,5 @@
 """Remove unit axes and no-op updates from stages."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tvm import ir, tirx

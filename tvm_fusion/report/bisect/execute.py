@@ -1,7 +1,5 @@
 """Variants built in memory and run on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

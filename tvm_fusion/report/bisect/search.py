@@ -1,7 +1,5 @@
 """Search for the groups whose fusion makes a model crash or give wrong results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Variants of a plan: some groups fused, all others taken apart into single operators."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping, Sequence
 
 from ...core.contract.template import Claim, Refusal

@@ -1,7 +1,5 @@
 """What an explanation is made of: operators, groups, edges and counts, as data."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """From a model to its explanation: planned, really scheduled, counted."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Hashable, Iterable
 from contextlib import nullcontext
@@ -240,7 +238,7 @@ def _group(function: str, claim: Claim, cost: CostModel, forms: tuple[Form, ...]
         us=estimate.us,
         source=estimate.source,
         arithmetic=(claim.laid_out or claim).arithmetic,
-        most=cost.largest_term([claim]),
+        most=cost.most_of(claim),
         forms=forms,
     )
 
@@ -272,7 +270,7 @@ def _refused(function: str, plan: Plan) -> list[Edge]:
     ]
 
 
-# Kernels that a model launches: those of the plan, and those of stock TVM beside it.
+# Kernels that a model launches: those of the plan, and those of stock TVM next to it.
 def count_scheduled(planned: PlannedModel, scheduled: Any) -> Counts:
     """Count what scheduled functions launch, once they are lowered."""
     lowered = planned.lowered(lift_constants(scheduled, MIN_BYTES).mod)

@@ -7,7 +7,7 @@
     document     the HTML file: content, style and scripts in one, nothing fetched; nor this
 
 The page lays its graphs out when it is opened, by dagre (``assets/dagre.min.js.xz``, version 3.1.3
-of @dagrejs/dagre, 49 kB; its MIT licence lies beside it and stands in each page), in a worker: a
+of @dagrejs/dagre, 49 kB; its MIT licence lies next to it and stands in each page), in a worker: a
 reader asks for one graph of several, and a layout in each would double the file. ELK's layered
 algorithm is 1.6 MB of script; layered layouts in Python are unmaintained or bring Graphviz. dagre
 alone takes a second for 400 operators and exceeds the stack for 3,000, so ``assets/layout.js``

@@ -5,8 +5,6 @@ which the script puts text into the document. A content security policy allows t
 script, by its hash, and no connection.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """What the page of an explanation shows, as one object of plain values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any

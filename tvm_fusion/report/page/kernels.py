@@ -97,7 +97,9 @@ def kernels_of_groups(planned: PlannedModel, scheduled: tvm.IRModule) -> list[tu
     """
     names: list[tuple[str, ...]] = []
     for block, plan in planned.plans.items():
-        calls = dict(_calls(scheduled[planned.functions[block]]))
+        calls: dict[str, tuple[str, ...]] = {}
+        for name, kernels in _calls(scheduled[planned.functions[block]]):
+            calls.setdefault(name, kernels)  # readers may write it again, in another layout
         for claim in plan.claims:
             defined = (value.name for value in claim.group.outputs)
             found = next((calls[name] for name in defined if name in calls), ())

@@ -4,8 +4,6 @@ An artifact has kernels in the order of their calls and what each reads, and no 
 --html --times`` shows a profile's times in the graph of its model.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

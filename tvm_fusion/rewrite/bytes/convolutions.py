@@ -225,7 +225,7 @@ def _is_padded(conv: relax.Call) -> bool:
     return any(int(p) for p in conv.attrs.padding)
 
 
-# Weights of convolutions as bytes and, where they do not fit, a number beside them.
+# Weights of convolutions as bytes and, where they do not fit, a number next to them.
 _INT8 = np.iinfo("int8")
 
 

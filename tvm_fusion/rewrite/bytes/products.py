@@ -1,7 +1,5 @@
 """Products and convolutions of quantized tensors as those of 8-bit integers, dequantized after."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tvm

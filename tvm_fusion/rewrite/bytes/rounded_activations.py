@@ -1,4 +1,4 @@
-"""Activations of int8 beside weights in blocks, on CPUs that multiply bytes."""
+"""Activations of int8 for weights in blocks, on CPUs that multiply bytes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ...device import device_of
 from ...frontend.normalize.engine import Scope, op_name, rewrite
 from ...frontend.operators.rounded_rows import rounded_rows, widened_rows
 from ...frontend.tensor_types import dtype_of
+from ...schedule.instructions.table import find_of_bytes
 
 SIZE = 32  # elements of a block, as llama.cpp has them
 MOST = 32  # operators that unpack weights
@@ -26,10 +27,10 @@ _VIEWS = ("relax.reshape", "relax.permute_dims")
 class RoundedActivations:
     """``x W = (numbers * scales) W``: each product with packed weights reads bytes of its own.
 
-    Where the user allows approximate results, activations beside weights of 8 bits and fewer are
-    rounded to int8, with a scale for each block of a row. Where a model rounds them itself, what
-    scales them back is repeated for every product, so that kernels read the bytes: once computed
-    for all, four times as many bytes would be read, and floats multiplied.
+    Where the user allows approximate results, activations of products with weights of 8 bits and
+    fewer are rounded to int8, with a scale for each block of a row. Where a model rounds them
+    itself, what scales them back is repeated for every product, so that kernels read the bytes:
+    once computed for all, four times as many bytes would be read, and floats multiplied.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -38,23 +39,28 @@ class RoundedActivations:
         if target is None or target.kind.name != "llvm":
             return mod
         device = device_of(target)
-        if not device.vnni_bits:
+        is_narrow = find_of_bytes(device, 8) is None
+        if is_narrow and find_of_bytes(device, 4) is None:
             return mod
         known: dict[int, tuple[relax.Var, relax.Var]] = {}
 
         def product(value: Any, scope: Scope) -> Any:
-            return _product(value, scope, device.approximates, known)
+            return _product(value, scope, device.approximates, is_narrow, known)
 
         return rewrite(mod, product)
 
 
 def _product(
-    value: Any, scope: Scope, rounds: bool, known: dict[int, tuple[relax.Var, relax.Var]]
+    value: Any,
+    scope: Scope,
+    rounds: bool,
+    is_narrow: bool,
+    known: dict[int, tuple[relax.Var, relax.Var]],
 ) -> Any:
     if op_name(value) != "relax.matmul" or not isinstance(value.args[0], relax.Var):
         return None
     x, weights = value.args
-    if not _is_packed(weights, scope):
+    if not _is_packed(weights, scope, is_narrow):
         return None
     widened = _widened(x, scope)
     if widened is not None:
@@ -74,9 +80,13 @@ def _product(
     return relax.op.matmul(x, weights, out_dtype=value.attrs.out_dtype)
 
 
-def _is_packed(weights: Any, scope: Scope) -> bool:
-    """Whether weights are unpacked from a constant of bytes, by operators of constants alone."""
+def _is_packed(weights: Any, scope: Scope, is_narrow: bool) -> bool:
+    """Whether weights are unpacked from a constant of bytes, by operators of constants alone.
+
+    Narrow ones have several numbers in a byte.
+    """
     frontier, seen, has_bytes = [weights], 0, False
+    has_shifts = not is_narrow
     while frontier:
         value = scope.value(frontier.pop())
         if isinstance(value, GenericConst):
@@ -85,6 +95,7 @@ def _is_packed(weights: Any, scope: Scope) -> bool:
         if not isinstance(value, relax.Call) or seen == MOST:
             return False
         seen += 1
+        has_shifts |= op_name(value) == "relax.right_shift"
         for operand in value.args:
             if isinstance(operand, relax.Tuple):
                 frontier.extend(operand.fields)
@@ -92,7 +103,7 @@ def _is_packed(weights: Any, scope: Scope) -> bool:
                 frontier.append(operand)
             elif isinstance(operand, ir.Expr) and isinstance(operand.ty, relax.TensorType):
                 return False
-    return has_bytes
+    return has_bytes and has_shifts
 
 
 def _widened(x: Any, scope: Scope) -> list[relax.Var] | None:

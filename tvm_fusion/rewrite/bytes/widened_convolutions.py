@@ -5,8 +5,6 @@ of their bytes it has those of pairs of int16. Depthwise convolutions multiply i
 terms are exact.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -5,8 +5,6 @@ one may be better, if what it needs is computed anyway. So it is assumed of clas
 that they are computed: they are free for all that can use them, and cost what they cost once.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Hashable, Sequence

@@ -1,7 +1,5 @@
 """Saturation: laws are applied to an e-graph until nothing is new, or a limit is reached."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence

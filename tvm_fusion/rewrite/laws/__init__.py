@@ -8,8 +8,6 @@
 ``conditions``  what laws ask before they hold
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from ..egraph.law import Law

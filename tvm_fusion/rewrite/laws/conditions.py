@@ -1,7 +1,5 @@
 """When laws hold: refusals that several of them share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -88,7 +86,7 @@ def representable(match: Match, compute: Callable[..., np.ndarray], *names: str)
 def without_rounding(match: Match, *names: str) -> Refusal | None:
     """Refuse a constant that is added to round: ``x + 2**23 - 2**23``.
 
-    Numbers beside one of ``2**22`` are whole or half ones in float32; models that add and subtract
+    Numbers next to one of ``2**22`` are whole or half ones in float32; models that add and subtract
     such a constant mean the rounding.
     """
     for name in names:

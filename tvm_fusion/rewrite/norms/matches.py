@@ -9,8 +9,6 @@ A norm that anything else reads would be a kernel of its own again, and others t
 statistics: those stay, and a decision tells why.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -233,7 +231,7 @@ HALF_BYTES = 2
 
 
 def gain_us(rows: int, columns: int, widths: Iterable[int], multiprocessors: int) -> float:
-    """Estimate what statistics beside the product before a norm save; negative: cost.
+    """Estimate what statistics with the product before a norm save; negative: cost.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ A norm's mean is a product of x with ones: a W' whose columns add up to zero tak
 beforehand, but for what W' is rounded by: s. Without it, float16 rows of a mean of 100 standard
 deviations give 1.8e-3 of error instead of 2.1e-4, the error of a norm of its own.
 What is left of the norm are two numbers of each row, of statistics of tiles of 64 columns that the
-kernel of the first product writes beside x:
+kernel of the first product writes besides x:
 
     mean[m, t], square[m, t] = statistics of x[m, 64 t : 64 t + 64]
     rstd[m] = rsqrt((sum over t of square[m, t] + 64 (mean[m, t] - mean[m])^2) / K + epsilon)
@@ -20,8 +20,6 @@ With sums of the rows of A taken by idle warps of the second product it takes 25
 BERT takes 337 us instead of 358, GPT-2 348 instead of 375, host included. Many rows lose: gain.py
 tells which. One kernel of a product and its norm never gains (benchmarks/gpu/FUSED_GEMMS.md).
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Transposed convolutions as plain ones over all phases of the output (sub-pixel convolution)."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -51,9 +51,9 @@ class TransposeWeights:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite in every rewritable function, for a target whose tensor cores want it."""
+        """Rewrite in every rewritable function, for a GPU."""
         target = Target.current()
-        if target is None or target.kind.name != "cuda":
+        if target is None or target.kind.name not in ("cuda", "rocm"):
             return mod
         device = device_of(target)
         ours = {g: tvm.IRModule({g: f}) for g, f in mod.functions.items() if is_rewritable(f)}

@@ -1,7 +1,5 @@
 """Pairs of elements along an axis: split into halves, concatenated or interleaved."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Recomposition patterns: how an operator that an exporter wrote out is matched and rebuilt."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

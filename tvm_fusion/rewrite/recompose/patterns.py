@@ -1,7 +1,5 @@
 """The recomposition patterns, in the order in which they are tried."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from .activations import Gelu, GeluTanh, HardSwish, Mish, Silu
@@ -10,12 +8,13 @@ from .norms.group_norm import GroupNorm, InstanceNorm
 from .norms.layer_norm import LayerNorm, RMSNorm
 from .pattern import Pattern
 from .rotary import Rotary
-from .softmax import LateSoftmax, LogSoftmax, Softmax
+from .softmax import LateSoftmax, LogSoftmax, ShiftedSoftmax, Softmax
 
 PATTERNS: tuple[Pattern, ...] = (
     LogSoftmax(),
     Softmax(),
     LateSoftmax(),
+    ShiftedSoftmax(),
     Mish(),  # of activations, those whose mismatches tell most come first
     HardSwish(),
     Silu(),

@@ -43,10 +43,11 @@ class Price:
     def is_more_expensive(self) -> bool:
         """Whether the operator costs more than its written-out form: kernels and bytes first."""
         before, after = self.before, self.after
+        us, us_before = after.beside(before)
         is_less = after.kernels < before.kernels or after.bytes < before.bytes
         if after.kernels > before.kernels or after.bytes > before.bytes * (1 + _MORE_BYTES):
-            return not is_less or after.us > before.us
-        return not is_less and after.us > before.us * (1 + _SLACK)
+            return not is_less or us > us_before
+        return not is_less and us > us_before * (1 + _SLACK)
 
 
 class _Written(Region):

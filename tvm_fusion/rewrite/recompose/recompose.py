@@ -1,7 +1,5 @@
 """The pass that puts operators back where exporters wrote them out."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial

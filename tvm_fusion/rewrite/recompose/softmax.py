@@ -254,6 +254,30 @@ def _of_logarithm(view: View, root: relax.Var) -> _Found | None:
     return found if isinstance(found, tuple) and is_close(found[4], base) else None
 
 
+class ShiftedSoftmax(Pattern):
+    """``softmax(x - max(x, axis), axis) = softmax(x, axis)``, and so its logarithm.
+
+    Models that append attention sinks to the scores subtract the maximum themselves.
+    """
+
+    name = "shifted_softmax"
+    roots = anchors = frozenset({"nn.softmax", "nn.log_softmax"})
+
+    def match(self, view: View, root: relax.Var) -> Match | None:
+        """Find softmax of what a maximum was subtracted from."""
+        call = view.value(root)
+        axis, argument = int(call.attrs.axis) % len(call.ty.shape.values), call.args[0]
+        source, factor, _ = shifted(view, root, axis)
+        if hash(source) == hash(argument):
+            return None
+
+        def build(write: Writer, x: Any) -> Any:
+            x = write.scale(write.cast(x, dtype_of(argument)), factor)
+            return write.emit(relax.Call(call.op, [x], call.attrs))
+
+        return Match((source,), build)
+
+
 def exponentials(view: View, root: Any) -> tuple[Any, int] | Mismatch | None:
     """Find ``e`` and the axis in ``e / sum(e, axis)``, where ``e`` is an exponential."""
     for e in anchored(view, root, *_EXPONENTIALS):
@@ -286,7 +310,7 @@ def shifted(view: View, e: Any, axis: int) -> tuple[Any, float, NonFinite]:
     Also says what log-softmax changes where it is written with such exponentials. A ``c`` above 1
     is no factor: ``c * x`` may overflow.
     """
-    argument, base = exponent(view, e) or (e, 1.0)
+    argument, base = exponent(view, e) or (view.value(e).args[0], 1.0)
     for var in anchored(view, argument, "max", "where"):
         largest = view.reduction(_guarded(view, var))
         if largest is None or (largest.kind, largest.axes) != ("max", (axis,)):

@@ -10,8 +10,6 @@ the site and tutorial 05 show: whoever writes a law sees what the published sear
 in a compilation that is the same but for that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import tvm

@@ -1,7 +1,5 @@
 """The search for cheaper equivalent graphs, region by region, with the planner's own cost."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache

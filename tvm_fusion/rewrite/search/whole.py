@@ -43,7 +43,8 @@ class _Planned:
         """Whether its plan takes less time than another one's."""
         if self is other or self.cost is None or other.cost is None:
             return False
-        return self.cost.us < other.cost.us * (1 - _TIE)
+        own, others = self.cost.beside(other.cost)
+        return own < others * (1 - _TIE)
 
 
 @dataclass(frozen=True)
@@ -154,9 +155,10 @@ class Whole:
     def _refuse(name: str, now: _Planned, then: _Planned) -> None:
         if now.cost is None or then.cost is None:
             return
+        us, us_now = then.cost.beside(now.cost)
         sentence = (
-            f"{name} is left out: with it, the whole plan would take {then.cost.us:.1f} us and "
-            f"{then.cost.kernels} kernels, instead of {now.cost.us:.1f} us and {now.cost.kernels}."
+            f"{name} is left out: with it, the whole plan would take {us:.1f} us and "
+            f"{then.cost.kernels} kernels, instead of {us_now:.1f} us and {now.cost.kernels}."
         )
         record(Decision("Rewrite", "", "refused", "whole_plan_slower", sentence))
 

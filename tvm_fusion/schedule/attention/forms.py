@@ -10,8 +10,6 @@
 A refusal of another code than ``other_form`` ends the search: the operators are better apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,7 +21,7 @@ from ...ecg.work import at
 from ..instructions.nvidia import HALF_TYPES
 from ..instructions.table import find_of_fragments
 from .cuda_cores.config import GpuConfig
-from .decode.config import FlashDecodeConfig, flash_decode_config
+from .decode.config import WIDEST_TILE, FlashDecodeConfig, flash_decode_config
 from .flash.config import FlashMmaConfig
 from .flash.model import candidates, cycles, flash_mma_config
 from .flash.problem import FlashProblem, flash_problem
@@ -33,7 +31,6 @@ from .flash.wave.config import FlashWaveConfig
 from .problem.pattern import Pattern
 from .space import KERNELS, Config
 
-MAX_WIDTH = 256  # of a head on tensor cores
 MANY_QUERIES = 64  # which tensor cores would multiply in tiles
 
 
@@ -165,10 +162,10 @@ def _slow_on_cuda_cores(pattern: Pattern, device: Device) -> Refusal | None:
     queries = 1 if pattern.query is None else at(pattern.query.extent)
     types = {str(x.ty.dtype) for e in (pattern.q, pattern.k) for x in loads(e)}
     has_units = types <= {x for x in HALF_TYPES if find_of_fragments(device, x, x)}
-    if not has_units or width <= MAX_WIDTH or queries < MANY_QUERIES:
+    if not has_units or width <= WIDEST_TILE or queries < MANY_QUERIES:
         return None
     return Refusal(
         "head_too_large",
-        f"The head dimension is {width}; beyond {MAX_WIDTH}, two GEMMs on tensor cores and a "
+        f"The head dimension is {width}; beyond {WIDEST_TILE}, two GEMMs on tensor cores and a "
         "separate softmax are faster.",
     )

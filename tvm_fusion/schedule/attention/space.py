@@ -5,8 +5,6 @@ measure instead. Each is plain data; kernels are made of any of them. The space 
 tensor cores is in :mod:`.flash.model`.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The template for attention: FlashAttention in one launch, flash-decoding in two."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -53,7 +51,9 @@ from .space import Config as AnyConfig
 
 QUERIES_PER_TASK = 64  # on a CPU, roughly
 EXP_OPERATIONS = 20  # of one exponential
-MAX_HEAD_DIM = 512  # a row of a key or a value stays in registers and shared memory
+# A row of a key or a value stays in registers and shared memory. DeepSeek's latents have 512
+# elements, and 64 that are rotated.
+MAX_HEAD_DIM = 576
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,8 +259,7 @@ def _traffic(group: Group, pattern: Pattern) -> int:
     program = group.program
     exprs = [pattern.q, pattern.k, pattern.v, pattern.score, pattern.weight]
     exprs += [x for r in pattern.product.results for x in (r.value, *r.indices)]
-    if pattern.masked_weight is not None:
-        exprs.append(pattern.masked_weight)
+    exprs += [x for x in (pattern.masked_weight, pattern.sink) if x is not None]
     read = {load.source for expr in exprs for load in loads(expr)}
     unread = {
         buffer

@@ -1,7 +1,5 @@
 """Configuration of a column reduction on a GPU: threads of a column, vectors of a block."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

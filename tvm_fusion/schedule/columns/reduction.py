@@ -3,8 +3,6 @@
 C[batch, k] = combine over p of term(A[batch, p, k])        channels-last: p are pixels
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -7,8 +7,6 @@ One launch has a block for a vector of columns: of 32 channels, a few multiproce
 narrower vectors for more blocks read a part of each sector.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

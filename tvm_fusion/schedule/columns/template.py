@@ -1,7 +1,5 @@
 """The template of column reductions on GPUs: pooling of channels-last images, all or windows."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The template of direct convolutions on CPUs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -58,7 +56,7 @@ from .winograd.kernel import winograd_cpu
 # thirds. Of one thread, SqueezeNet takes 15.5 ms in the layout of the graph, blocked 3.9; ResNet-50
 # 144 and 85, MobileNetV2 6.3 and 3.7.
 TIME = 0.45
-# Operations of an element in NCHW that is stored alone: of the only result, and beside the same in
+# Operations of an element in NCHW that is stored alone: of the only result, and next to the same in
 # vectors of channels. On two Zen 5 cores, 64 channels of 3 x 3 x 64 products took 0.55 ms, 0.83 as
 # a contraction with a padded copy; 16 of 3 x 3 x 16 took 89 us, 66 as a contraction.
 PLAIN, SECOND = 200, 64
@@ -260,7 +258,7 @@ def _is_laid_out(group: Group) -> bool:
 
 
 def _stores(problem: ConvProblem, config: AnyConfig) -> int:
-    """Count the operations of storing elements that are not beside others of their pixel."""
+    """Count the operations of storing elements that are not next to others of their pixel."""
     results, lanes = problem.contraction.results, config.lanes
     is_plain = not any(is_contiguous(r, problem, lanes) for r in results)
     # Of one image, where the number of images is symbolic.

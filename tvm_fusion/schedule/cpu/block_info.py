@@ -1,7 +1,5 @@
 """Axes and accesses of a block for the CPU schedule, and the inlining of elementwise blocks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import tvm_ffi

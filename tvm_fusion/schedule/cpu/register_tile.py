@@ -2,7 +2,7 @@
 
 After Goto and van de Geijn ("Anatomy of High-Performance Matrix Multiplication", ACM TOMS 2008): in
 each step a few vectors of B are multiplied by one broadcast element of A for each row, so that
-loads are few beside multiplications, and independent accumulators hide their latency.
+loads are few compared with multiplications, and independent accumulators hide their latency.
 """
 
 from __future__ import annotations

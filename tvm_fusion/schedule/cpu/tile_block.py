@@ -6,8 +6,8 @@
     store C
     release                                              before the task ends
 
-As in a register tile of vectors (:mod:`.register_tile`), loads are few beside products: two by two
-tiles of C take four loads for four products, one by four take five.
+As in a register tile of vectors (:mod:`.register_tile`), loads are few compared with products: two
+by two tiles of C take four loads for four products, one by four take five.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Loops along a row on a CPU, in vectors; the rest of it in shorter ones or by elements."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

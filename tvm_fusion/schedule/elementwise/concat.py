@@ -3,8 +3,6 @@
 Whoever computes an input may store it there instead: :mod:`tvm_fusion.deploy.memory.concat_parts`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from tvm import ir

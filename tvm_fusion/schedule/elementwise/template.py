@@ -1,7 +1,5 @@
 """The template for groups without reductions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -20,9 +18,9 @@ from ..index.estimate import flops, points, too_many_parameters, traffic
 from ..index.inline import inlined, inlined_size
 from ..index.strides import strided_access_cost
 from .concat import CONCAT, concat_of
-from .config_gpu import ElementwiseGpuConfig, elementwise_gpu_config
-from .cpu import KERNELS, ElementwiseCpuConfig, configs, elementwise_cpu
-from .gpu import THREADS, elementwise_gpu
+from .cpu.kernel import KERNELS, ElementwiseCpuConfig, configs, elementwise_cpu
+from .gpu.config import ElementwiseGpuConfig, elementwise_gpu_config
+from .gpu.kernel import THREADS, elementwise_gpu
 from .group_maps import in_registers
 
 TASK = 4096  # elements of one CPU task, roughly

@@ -1,7 +1,5 @@
 """Limits of GPU kernels: vector sizes, static shared memory, launch bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tvm import ir, tirx

@@ -3,8 +3,6 @@
 :meth:`Template.configs` enumerates them, and a record keeps a configuration.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace

@@ -1,7 +1,5 @@
 """Graph traversals from which templates make their proposals."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterable
 
 from ...core.once import once

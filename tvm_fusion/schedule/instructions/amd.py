@@ -10,8 +10,6 @@ WMMA: a wave of 32 lanes. Lane ``row`` holds all k of a row of A, or of a column
 v_dot: each lane multiplies a word of A and of B, two or four k, and adds to a sum of its own.
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 
 from .instruction import Instruction

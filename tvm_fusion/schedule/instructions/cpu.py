@@ -4,13 +4,15 @@ One thread executes them: a layout has registers alone, in the order of memory.
 
     dot   C[1, n] += A[1, k] * B[k, n]: as many k as fill a word of 32 bits. A's word is broadcast,
           B has the words of n columns next to each other. float32 has one k: a multiply-add.
+    maddubs
+          the same in two instructions, for CPUs without a dot product of bytes: pairs of products
+          are added in 16 bits, which hold those of bytes of A up to 7 bits, then pairs of these
+    sdot  the same by Arm's dot product of signed bytes, which those of 7 bits are, too
     amx   tiles of 16 rows of 64 bytes: A's rows as they are, B's with the k of a word together
           ("VNNI order"), so that a row of the tile has such words of 16 columns.
 
 Wider vectors come first.
 """
-
-from __future__ import annotations
 
 from tvm import ir, tirx
 
@@ -23,6 +25,8 @@ WORD = 32  # bits of the k of a dot product, and of a sum
 _BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "int16": 16, "int8": 8, "uint8": 8}
 _TILE_ROWS, _TILE_ROW_BYTES = 16, 64
 _PMADD = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
+_PMADDUBS = {8: "avx2.pmadd.ub.sw", 16: "avx512.pmaddubs.w.512"}
+SMALL_BITS = 7  # of A's bytes, whose sums of pairs fit into 16 bits, and which have no sign
 
 
 def dot_bits(device: Device, kind: str) -> int:
@@ -33,6 +37,7 @@ def dot_bits(device: Device, kind: str) -> int:
         "int8": device.vnni_bits,
         "bfloat16": device.dpbf16_bits,
         "int16": device.int16_dot_bits,
+        "int8 signed": device.sdot_bits,
     }
     return widths[kind] or 0
 
@@ -61,17 +66,24 @@ def multiply(row: Instruction, a: ir.Expr, b: ir.Expr, c: ir.Expr) -> ir.Expr:
         tirx.reinterpret(f"{types[0]}x{row.n * row.k}", x)
         for types, x in ((row.a_types, a), (row.b_types, b))
     )
+    if row.family == "maddubs":
+        pairs = tirx.call_llvm_pure_intrin(f"int16x{row.n * 2}", row.name, left, right)
+        ones = tirx.Broadcast(tirx.const(1, "int16"), row.n * 2)
+        words = f"llvm.x86.{_PMADD[row.n]}"
+        return c + tirx.call_llvm_pure_intrin(f"int32x{row.n}", words, pairs, ones)
     if row.kind == "int16":  # multiplies pairs and adds the two products
         return c + tirx.call_llvm_pure_intrin(f"int32x{row.n}", row.name, left, right)
     return tirx.call_llvm_pure_intrin(f"int32x{row.n}", row.name, c, left, right)
 
 
-def _dot(name: str, n: int, kind: str, a_dtype: str, b_dtype: str) -> Instruction:
+def _dot(
+    name: str, n: int, kind: str, a_dtype: str, b_dtype: str, family: str = "dot"
+) -> Instruction:
     """Make a row of vectors of n words: n columns of C."""
     k = WORD // _BITS[a_dtype]
     a, b = layout([], [(k, 0, 1)]), layout([], [(k, 1, 0), (n, 0, 1)])
     c, types = layout([], [(n, 0, 1)]), ((a_dtype,), (b_dtype,))
-    return Instruction("dot", f"llvm.{name}", 1, n, k, *types, kind, _sums(kind), a, b, c)
+    return Instruction(family, f"llvm.{name}", 1, n, k, *types, kind, _sums(kind), a, b, c)
 
 
 def _amx(name: str, kind: str, a_dtype: str, b_dtype: str) -> Instruction:
@@ -102,6 +114,11 @@ CPU = (
             _dot(f"x86.{_PMADD[n]}", n, "int16", "int16", "int16"),
         )
     ),
+    *(
+        _dot(f"x86.{name}", n, "int16", "uint8", "int8", "maddubs")
+        for n, name in sorted(_PMADDUBS.items(), reverse=True)
+    ),
+    _dot("aarch64.neon.sdot.v4i32.v16i8", 4, "int8 signed", "int8", "int8", "sdot"),
     _amx("tdpbf16ps", "bfloat16", "bfloat16", "bfloat16"),
     _amx("tdpfp16ps", "float16", "float16", "float16"),
     _amx("tdpbssd", "int8", "int8", "int8"),

@@ -1,7 +1,5 @@
 """A row of the table of matrix instructions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 
@@ -15,7 +13,7 @@ class Instruction:
     # As :class:`tvm_fusion.device.model.MatrixInstruction` names it; ``dot`` of a CPU's vectors.
     family: str
     # How the target's compiler knows it: PTX's instruction, or LLVM's intrinsic. ``{a}``, ``{b}``
-    # and ``{n}`` stand for what a use chooses; the emitter beside the rows fills them in.
+    # and ``{n}`` stand for what a use chooses; the emitter next to the rows fills them in.
     name: str
     # A is m x k, B is k x n; the largest n of wgmma.
     m: int

@@ -13,8 +13,6 @@ behind the other, take the fragments of one m16n8k16. Rows of newer devices come
 the shorter shapes that newer devices still have, are left out: no kernel takes them.
 """
 
-from __future__ import annotations
-
 from .instruction import Instruction
 from .layout import Layout, layout
 

@@ -1,21 +1,20 @@
 """All matrix instructions, and the choice of one for a device."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from ...device import Device
 from .amd import AMD
-from .cpu import CPU, WORD, dot_bits
+from .cpu import CPU, SMALL_BITS, WORD, dot_bits
 from .instruction import Instruction
 from .nvidia import HALF_TYPES, NVIDIA
 
 INSTRUCTIONS = (*NVIDIA, *AMD, *CPU)
+_DOTS = ("dot", "maddubs", "sdot")
 
 
 def has(device: Device, row: Instruction) -> bool:
     """Whether a device can execute an instruction."""
-    if row.family == "dot":
+    if row.family in _DOTS:
         return row.n * WORD <= dot_bits(device, row.kind)
     return device.has_matrix(row.family, row.kind, (row.m, row.n, row.k))
 
@@ -29,6 +28,14 @@ def find(device: Device, family: str, a_dtype: str, b_dtype: str) -> Instruction
     """Find the best instruction of a family that a device has for types of A and B."""
     rows = instructions_of(device, a_dtype, b_dtype)
     return next((row for row in rows if row.family == family), None)
+
+
+def find_of_bytes(device: Device, bits: int) -> Instruction | None:
+    """Find what a CPU multiplies uint8 of so many bits with int8 by."""
+    row = find(device, "dot", "uint8", "int8")
+    if row is not None or bits > SMALL_BITS:
+        return row
+    return find(device, "maddubs", "uint8", "int8") or find(device, "sdot", "int8", "int8")
 
 
 def find_dot(device: Device, a_dtype: str, b_dtype: str) -> Instruction | None:

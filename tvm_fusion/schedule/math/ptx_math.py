@@ -7,8 +7,6 @@ zero is the number rounded to bfloat16 as float32; of a cast there and back the 
 conversion, of which a multiprocessor executes few, and a shift.
 """
 
-from __future__ import annotations
-
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call

@@ -23,8 +23,6 @@ and makes them integers, and what is dequantized at once never becomes one::
     float(cast(clamp(round(q) + z)) - z) ->  round(clamp(q))
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import NamedTuple
 

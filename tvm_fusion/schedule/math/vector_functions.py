@@ -4,8 +4,6 @@ Infinities, NaN, signed zeros and subnormal arguments are honoured. The error bo
 float32 arguments.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 
@@ -135,7 +133,7 @@ def unit_decay(argument: ir.Expr) -> ir.Expr:
     """``exp(x)`` of a number that is not positive, right to half an ulp of 1; else like `decay`.
 
     Two multiplications less than that: ``x / ln 2`` is rounded, which is an error of the result by
-    ``|x| exp(x) / 2**24`` at most. Softmax sums such weights beside the 1 of the maximum.
+    ``|x| exp(x) / 2**24`` at most. Softmax sums such weights next to the 1 of the maximum.
     """
     return _exp2_of_normal(argument, EXP2, lambda raw: _at_least(raw, -127))
 
@@ -173,7 +171,7 @@ def _exp2_of_normal(
 def sigmoid(argument: ir.Expr) -> ir.Expr:
     """``1 / (1 + exp(-x))``, right to 3 ulp; 0 where the result is no normal number.
 
-    Exponentials below the smallest normal number count for nothing beside 1; those from
+    Exponentials below the smallest normal number count for nothing next to 1; those from
     ``2**127.5`` on, where ``2**n`` is infinite, give 0.
     """
     growth = _exp_of_normal(_float(0) - argument, lambda raw: _clipped(raw, ZERO, HIGHEST))

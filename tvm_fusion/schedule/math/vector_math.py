@@ -84,7 +84,7 @@ def _wave(argument: ir.Expr, phase: float) -> ir.Expr:
     pieces = [by_size([float.fromhex(row[k]) for row in QUARTERS]) for k in range(4)]
     sine = z + z * square * _polynomial(SIN, square)
     cosine = _float(1) - square * _float(0.5) + square * square * _polynomial(COS, square)
-    # halves of the circle that are passed; turn is a half where a quarter is passed beside them
+    # halves of the circle that are passed; turn is a half where a quarter is passed as well
     passed = shifted - turn
     swapped = tirx.Select(turn != _double(0), cosine, sine)
     is_lower = (half_sum - _double(ROUND)) * _double(2) != passed

@@ -17,8 +17,7 @@ from ...program.stage import Stage
 from ..index.address import known_step
 from ..index.estimate import points, terms
 from ..index.strides import strided_access_cost
-from .gpu.contiguity import has_branches
-from .gpu.forms import RowEstimate
+from .gpu.forms import RowEstimate, has_branches
 from .program.read import count_rows
 
 MOST_UNROLLED = 32  # terms of a thread, of which more wait for loads
@@ -26,7 +25,7 @@ MOST_UNROLLED = 32  # terms of a thread, of which more wait for loads
 # in one block took 193 us (benchmarks/gpu_models): 4,608 loads one after the other.
 OPERATIONS_A_LOAD = 6000
 LONG = 256  # terms, from which on they are not loaded ahead
-# 15 ns, of those that are: see _columns in config_gpu.
+# 15 ns, of those that are: see _columns of elementwise/gpu/config.py.
 OPERATIONS_A_LOAD_AHEAD = 2400
 # 650 ns: on one H200, the means of 32 channels of 112 x 112 pixels, channels last, took 512 us in
 # steps of one load a thread, of 16 threads a row (benchmarks/gpu_models).

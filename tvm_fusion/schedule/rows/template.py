@@ -1,7 +1,5 @@
 """The template for row reductions: softmax, norms, pooling, argmax, with maps around them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace

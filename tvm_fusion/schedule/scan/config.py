@@ -18,7 +18,7 @@ SYMBOLIC_ROW = 2048  # what an unknown row is taken for
 COLUMNS = 256  # of a CPU's task: a kilobyte of a line, for the bandwidth of memory
 FEW_TASKS = 16  # below which narrower blocks balance better
 NARROW = 64
-# Registers of a thread as ptxas allocates them, fitted to 24 kernels for sm_90a: beside its
+# Registers of a thread as ptxas allocates them, fitted to 24 kernels for sm_90a: besides its
 # elements and the totals of all warps, and for elements that are accessed one by one.
 BASE_REGISTERS = 11
 MASK_REGISTERS = 6

@@ -1,7 +1,5 @@
 """The prefix-sum problem: a running sum along one axis of a tensor."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

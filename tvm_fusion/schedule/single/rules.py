@@ -1,7 +1,5 @@
 """The guarded rules for a PrimFunc of any form, for each kind of target."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tvm import tirx

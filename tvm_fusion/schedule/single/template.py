@@ -1,7 +1,12 @@
-"""The fallback: one operator, scheduled by the first guarded rule that works for it."""
+"""The fallback: one operator, scheduled by the first guarded rule that works for it.
+
+On CPUs it takes tensors that are made of nothing (zeros to add up in, positions) along with the
+operator that alone reads them: their elements are expressions in its loops.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -10,7 +15,9 @@ from tvm.target import Target
 
 from ...core.contract.template import Claim, Emission, Kernel, Refusal, Slot, Template
 from ...device import Device
-from ...ecg.work import at, bytes_of
+from ...ecg.graph import Graph, Operator
+from ...ecg.mapping_types.table import MappingType
+from ...ecg.work import at, bytes_of, is_cheap
 from ...program.group import Group
 from ...program.primitive import merged
 from ..stage.guard import schedule_function
@@ -30,10 +37,11 @@ class Single(Template):
         self._is_gpu = is_gpu
 
     def claim(self, group: Group, device: Device) -> Claim | Refusal:
-        """Claim a group of one member."""
-        if len(group) != 1 or group.members[0].func is None:
+        """Claim a group of one member, and what it reads that is made of nothing."""
+        *made, op = group.members
+        is_one = not made or (not self._is_gpu and len(group.outputs) == len(op.results))
+        if op.func is None or not is_one or not all(map(_is_made_of_nothing, made)):
             return Refusal("one_operator_only", "The fallback takes one operator alone.")
-        op = group.members[0]
         structure = _structure(op.func)
         return Claim(
             self,
@@ -44,11 +52,27 @@ class Single(Template):
             parallelism=max(1, sum(v.bytes for v in op.results) // 4096),
         )
 
+    def propose(self, graph: Graph, device: Device) -> Iterable[tuple[Operator, ...]]:
+        """Propose opaque operators with what they alone read that is made of nothing."""
+        if self._is_gpu:
+            return
+        for op in graph.operators:
+            if op.type is not MappingType.OPAQUE or op.func is None:
+                continue
+            made = [
+                v.producer
+                for v in dict.fromkeys(op.tensors)
+                if v.producer is not None and not v.leaves and set(v.consumers) == {op}
+            ]
+            if own := [m for m in made if m.func is not None and _is_made_of_nothing(m)]:
+                yield (*own, op)
+
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Schedule the operator's own PrimFunc."""
         group, whole = claim.group, _with_all_results(claim.group)
         kinds, check = rules(target)
-        func = schedule_function(group.title, _plain(whole), target, kinds, check)
+        func = _inlined(group.members[:-1], _plain(whole))
+        func = schedule_function(group.title, func, target, kinds, check)
         (reading,) = Emission.one(func, group).kernels
         unread = [v for v in whole.outputs if v not in group.outputs]
         writes = tuple(
@@ -67,8 +91,23 @@ def _with_all_results(group: Group) -> Group:
     A PrimFunc that keeps a result to itself allocates it, which a GPU kernel cannot.
     """
     whole = Group(group.members)
-    whole.outputs = group.members[0].results
+    whole.outputs = group.members[-1].results
     return whole
+
+
+def _is_made_of_nothing(op: Operator) -> bool:
+    """Whether elements are cheap expressions of their positions."""
+    return not op.tensors and len(op.results) == 1 and is_cheap(op.func)
+
+
+def _inlined(made: Sequence[Operator], func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Compute elements where they are read."""
+    if not made:
+        return func
+    sch = s_tir.Schedule(func)
+    for block in sch.get_child_blocks(sch.get_sblock("root"))[: len(made)]:
+        sch.compute_inline(block)
+    return sch.mod["main"]
 
 
 def _plain(group: Group) -> tirx.PrimFunc:
@@ -77,11 +116,11 @@ def _plain(group: Group) -> tirx.PrimFunc:
     Merging does not substitute symbolic arguments in calls of external functions; so a symbolic
     operator keeps its own PrimFunc where its parameters are the group's.
     """
-    op = group.members[0]
+    op = group.members[-1]
     is_symbolic = any(not isinstance(d, tirx.IntImm) for v in op.results for d in v.shape)
     own = (*op.operands, *op.results)
     has_its_parameters = own == (*group.inputs, *group.scalars, *group.outputs)
-    if op.func is not None and is_symbolic and has_its_parameters:
+    if len(group) == 1 and op.func is not None and is_symbolic and has_its_parameters:
         return op.func
     return merged(group)
 

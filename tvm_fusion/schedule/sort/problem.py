@@ -1,7 +1,5 @@
 """The problem of a sort: which keys, along which axis, and what of them is wanted."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

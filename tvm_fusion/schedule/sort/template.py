@@ -1,7 +1,5 @@
 """The template for sorts by ranks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm import tirx

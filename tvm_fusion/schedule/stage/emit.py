@@ -1,7 +1,5 @@
 """From groups in the IR to kernels: each distinct group is emitted once, by its template."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Guarded scheduling: rules in a fixed order; a rule that fails costs its kernel only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Launches of a scheduled PrimFunc, counted from its structure."""
 
-from __future__ import annotations
-
 from tvm import s_tir, tirx
 
 from ...core.tir.loops import ONE_OF, find

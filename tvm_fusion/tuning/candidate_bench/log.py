@@ -1,7 +1,5 @@
 """The file of records that a run writes: what it has, and each new line at once."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -14,8 +14,6 @@
 records where the compiler is. Each line is on the disk as soon as its measurement is known.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """TVM's runtime without its compiler: libraries and tensors; how inputs are drawn and compared."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""Least cuts between sources and sinks, beside all subsets of the vertices."""
+"""Least cuts between sources and sinks, against all subsets of the vertices."""
 
 import itertools
 

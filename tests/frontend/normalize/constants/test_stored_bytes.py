@@ -1,4 +1,4 @@
-"""Bytes that an artifact stores, beside those of the model: folding must not enlarge them."""
+"""Bytes that an artifact stores, against those of the model: folding must not enlarge them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Attention on tile registers beside float64: remainders in all directions, masks, maps."""
+"""Attention on tile registers against float64: remainders in all directions, masks, maps."""
 
 import group_kernels
 import ml_dtypes  # noqa: F401  numpy's bfloat16
@@ -249,7 +249,7 @@ def test_tiles_are_released_once_a_task():
 
 
 def test_claims_follow_their_configuration():
-    """Operations beside the products cost more where products are fast."""
+    """Operations besides the products cost more where products are fast."""
     members, template = group(tensors(2, 33, 41, 64), attention(), XEON), Attention(False)
     claim, _ = kernel(template, members, XEON)
     vectors = [c for c in template.configs(claim, XEON.device) if "tile" not in c["kernel"]]

@@ -1,6 +1,7 @@
 """Flash-decoding on a GPU: results, splits over the keys, vector loads, the K/V pipeline."""
 
 import group_kernels
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -20,8 +21,10 @@ from tvm import ir, relax, s_tir, tirx
 from tests.schedule.attention.attention_graphs import (
     MASKED,
     PLAIN,
+    SINK,
     added,
     attention,
+    beside_sink_tensors,
     guarded,
     m,
     n,
@@ -30,6 +33,7 @@ from tests.schedule.attention.attention_graphs import (
     safe,
     safe_arrays,
     safe_tensors,
+    scaled,
     spoil,
     tensors,
 )
@@ -133,6 +137,16 @@ def in_five_axes(emit, q, k, v):
     scores = emit(op.einsum((rows, k), "bhgtd,bhsd->bhgts"))
     result = emit(op.einsum((emit(op.nn.softmax(scores, -1)), v), "bhgts,bhsd->bhgtd"))
     return op.reshape(result, (batch, heads, queries, size))
+
+
+@pytest.mark.parametrize("launches", [1, 2])
+def test_a_sink_counts_once_for_all_splits(launches, monkeypatch):
+    if launches == 2:
+        monkeypatch.setattr(flash_decode, "MAX_CLUSTER", 1)
+    params = beside_sink_tensors(1, 900, 64, "float16")
+    config = compare(params, *SINK, 2e-3)
+    assert config.launches == launches
+    assert config.splits > 1
 
 
 def repeated_arrays(q, k, v, *mask):
@@ -453,3 +467,67 @@ def test_keys_behind_a_position_are_not_read(dtype, queries, tolerance, position
     for name in "kv":
         inputs[name][:, :, behind:] = np.nan
     close(run(members, emission, inputs), want, tolerance)
+
+
+def of_latents(emit, q, latents, rotated):
+    """Keys are latents and what is rotated, values the latents: all heads of queries share them."""
+    keys = emit(op.concat([latents, rotated], 3))
+    scores = emit(op.matmul(q, emit(op.permute_dims(keys, [0, 1, 3, 2]))))
+    return op.matmul(emit(op.nn.softmax(scores, -1)), latents)
+
+
+def of_latents_arrays(q, latents, rotated):
+    return PLAIN[1](q / 8, np.concatenate([latents, rotated], 3), latents)
+
+
+def latents(heads, keys, rank=512, rotated=64):
+    return [
+        tensor("q", 1, 1, heads, rank + rotated, dtype="float16"),
+        tensor("latents", 1, 1, keys, rank, dtype="float16"),
+        tensor("rotated", 1, 1, keys, rotated, dtype="float16"),
+    ]
+
+
+@pytest.mark.parametrize("heads", [16, 128])
+def test_latents_of_heads_wider_than_tiles(heads):
+    """DeepSeek's, of 576 elements: all heads of a token are the rows of blocks of tensor cores."""
+    config = config_of(group(latents(heads, 2048), of_latents, CUDA))
+    assert config.uses_mma
+    assert config.groups * config.stages >= 4
+    assert config.shared_bytes <= CUDA.device.shared_memory_per_block
+
+
+@pytest.mark.parametrize("heads", [12, 72])
+def test_attention_over_latents(heads):
+    body = lambda emit, q, *rest: of_latents(  # noqa: E731
+        emit, emit(op.multiply(q, relax.const(np.array(0.125, "float16")))), *rest
+    )
+    assert compare(latents(heads, 300, 320, 32), body, of_latents_arrays, 2e-3).uses_mma
+
+
+def of_bytes(emit, q, k, v, of_keys, of_values):
+    """Keys and values of a byte, with a scale of each position."""
+    dtype = str(q.ty.dtype)
+    k, v = (
+        emit(op.multiply(emit(op.astype(x, dtype)), scale))
+        for x, scale in ((k, of_keys), (v, of_values))
+    )
+    return attention(score=scaled)(emit, q, k, v)
+
+
+@pytest.mark.parametrize("kind", ["int8", "float8_e4m3fn"])
+def test_keys_and_values_of_bytes_are_loaded_as_such(kind):
+    scales = [tensor(name, 1, 2, 300, 1, dtype="float16") for name in ("of_keys", "of_values")]
+    caches = [tensor(name, 1, 2, 300, 64, dtype=kind) for name in "kv"]
+    params = [tensor("q", 1, 2, 4, 64, dtype="float16"), *caches, *scales]
+    members, emission, config = emitted(params, of_bytes)
+    assert config.width == 8
+    inputs, rng = arrays(params), np.random.default_rng()
+    for name in "kv":
+        numbers = rng.standard_normal((1, 2, 300, 64)) * 30
+        inputs[name] = numbers.astype(kind if kind == "int8" else ml_dtypes.float8_e4m3fn)
+    for name in ("of_keys", "of_values"):
+        inputs[name] = (np.abs(inputs[name]) / 30).astype("float16")
+    q, k, v, of_keys, of_values = in_float64(inputs)
+    expected = reference(lambda s: s / 8)(q, k * of_keys, v * of_values)
+    close(run(members, emission, inputs), expected, 3e-3)

@@ -9,7 +9,6 @@ from group_kernels import CUDA, arrays, close, cuda_kernel, group, kernel, run, 
 from nvcc import machine_code, needs_nvcc
 from tvm import relax, s_tir
 
-from tests.schedule.attention import attention_graphs
 from tests.schedule.attention.attention_graphs import (
     CASES,
     LOWEST,
@@ -26,34 +25,26 @@ from tests.schedule.attention.attention_graphs import (
     tensors,
     visible,
 )
+from tests.schedule.attention.flash.flash_cases import (
+    HALF,
+    SHARED,
+    halves,
+    numbers_are_halves,  # noqa: F401  (a fixture)
+    problem_of,
+)
 from tvm_fusion.core.tir.loops import find
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.attention.cuda_cores.config import GpuConfig
 from tvm_fusion.schedule.attention.flash.config import FlashMmaConfig
 from tvm_fusion.schedule.attention.flash.kernel import flash_mma_kernel
 from tvm_fusion.schedule.attention.flash.model import configs
-from tvm_fusion.schedule.attention.flash.problem import flash_problem
 from tvm_fusion.schedule.attention.flash.tma.config import FlashTmaConfig
-from tvm_fusion.schedule.attention.problem.constants import read_group
-from tvm_fusion.schedule.attention.problem.match import FLOATS
 from tvm_fusion.schedule.attention.template import Attention
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 
 pytestmark = pytest.mark.slow_beyond(2)
 
-HALF, TURING = "float16", parse("cuda:sm_75")
-# Of one row; in float16 another program; tested below; long.
-OTHERS = {"one query", "softmax written out", "causal", "many keys", "many queries"}
-
-
-def halves(params):
-    return [tensor(p.name, *p.ty.shape, dtype=HALF) for p in params]
-
-
-def problem_of(params, body):
-    members = group(params, body, CUDA)
-    pattern = read_group(members, (*FLOATS, "bfloat16"))
-    return members, flash_problem(pattern)
+TURING = parse("cuda:sm_75")
 
 
 def computed(params, members, problem, config, edit=None):
@@ -69,7 +60,7 @@ def computed(params, members, problem, config, edit=None):
 
 def compare(params, body, expected, tolerance=2e-3, accept=None, edit=None, spec=CUDA):
     """Run the default configuration, or a drawn one of those that are accepted."""
-    members, problem = problem_of(params, body)
+    members, problem = problem_of(params, body, CUDA)
     found = list(configs(problem, spec.device))
     chosen = found[0]
     if accept is not None:
@@ -80,16 +71,8 @@ def compare(params, body, expected, tolerance=2e-3, accept=None, edit=None, spec
     return problem, chosen
 
 
-@pytest.fixture
-def numbers_are_halves(monkeypatch):
-    def number(value, dtype=HALF):
-        return relax.const(np.array(value, dtype))
-
-    monkeypatch.setattr(attention_graphs, "number", number)
-
-
 @pytest.mark.usefixtures("numbers_are_halves")
-@pytest.mark.parametrize("case", sorted(set(CASES) - OTHERS))
+@pytest.mark.parametrize("case", SHARED)
 def test_against_float64(case):
     params, body, expected = CASES[case]
     compare(halves(params), body, expected, 4e-3)
@@ -225,7 +208,7 @@ def test_rows_with_nan_or_infinity_stay_nan(form):
 def test_masked_rows_are_nan_without_a_guard():
     params = [*tensors(1, 1, 20, 40, 32, dtype=HALF), tensor("mask", 1, 1, 20, 40, dtype=HALF)]
     members, problem = problem_of(
-        params, attention(score=lambda emit, s, mask: emit(op.add(s, mask)))
+        params, attention(score=lambda emit, s, mask: emit(op.add(s, mask))), CUDA
     )
     inputs = arrays(params)
     inputs["mask"][..., 3, :] = -np.inf
@@ -303,7 +286,7 @@ def test_hidden_keys_of_other_sequences_are_not_read():
     params = tensors(1, 1, 128, 128, 32, dtype=HALF)
     params += [tensor(name, 128, dtype="int64") for name in ("begin", "end")]
     body, expected, edit = packed(offsets)
-    members, problem = problem_of(params, body)
+    members, problem = problem_of(params, body, CUDA)
     config = next(c for c in configs(problem, CUDA.device) if (c.block_m, c.block_n) == (64, 64))
 
     def poison(inputs):
@@ -331,7 +314,7 @@ def test_keys_behind_a_prompt_are_not_read(position):
         seen = emit(op.less_equal(relax.const(columns[None], "int64"), last))
         return op.where(seen, s, relax.const(-np.inf, s.ty.dtype))
 
-    members, problem = problem_of(params, attention(score=score))
+    members, problem = problem_of(params, attention(score=score), CUDA)
     config = next(c for c in configs(problem, CUDA.device) if (c.block_m, c.block_n) == (64, 64))
     behind = -(-(position + queries) // 64) * 64
 
@@ -358,7 +341,7 @@ def test_the_template_claims_it_where_there_are_tensor_cores():
 
 
 def test_the_default_comes_first_and_nothing_twice():
-    _, problem = problem_of(tensors(1, 16, 1024, 1024, 64, dtype=HALF), PLAIN[0])
+    _, problem = problem_of(tensors(1, 16, 1024, 1024, 64, dtype=HALF), PLAIN[0], CUDA)
     found = list(configs(problem, CUDA.device))
     assert len(found) > 100
     assert len(set(found)) == len(found)
@@ -433,7 +416,7 @@ def test_warpgroups_wait_for_no_registers():
     """Their products are not serialized for want of registers, and spill nothing."""
     functions = {}
     for name in ("d64", "d128", "odd"):
-        members, problem = problem_of(SHAPES[name], PLAIN[0])
+        members, problem = problem_of(SHAPES[name], PLAIN[0], CUDA)
         found = [c for c in configs(problem, CUDA.device) if c.uses_wgmma]
         best = next(c for c in found if c.warps == 4 and c.block_n == 64)
         functions[name] = flash_mma_kernel(members.program, problem, best)

@@ -11,7 +11,9 @@ from tvm import relax, tirx
 
 from tests.schedule.attention.attention_graphs import (
     PLAIN,
+    SINK,
     attention,
+    beside_sink_tensors,
     heads,
     op,
     reference,
@@ -88,6 +90,13 @@ def test_sizes_of_heads(queries, keys, size, columns, pace):
 def test_three_consumers(pace):
     params = tensors(1, 1, 333, 280, 64, dtype=HALF)
     compare(params, *PLAIN, accept=lambda c: c.consumers == 3 and pace_of(c) == pace)
+
+
+@pytest.mark.slow
+@PACES
+def test_sink(pace):
+    params = beside_sink_tensors(200, 300, 64, HALF)
+    compare(params, *SINK, accept=lambda c: pace_of(c) == pace)
 
 
 @pytest.mark.slow

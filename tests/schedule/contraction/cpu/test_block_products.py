@@ -1,14 +1,14 @@
-"""Products with weights of 4 and 8 bits in blocks: one kernel, at any number of rows."""
+"""Products with weights of 2, 4 and 8 bits in blocks: one kernel, at any number of rows."""
 
 import numpy as np
 import pytest
 import tvm
 from group_kernels import CPU, built, group, tensor
-from quantised_products import nibbles
 from tvm import relax, tirx
 
 from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.device import parse
+from tvm_fusion.frontend.operators.packed_weights import RelaxOperators, unpack_array, unpacked
 from tvm_fusion.schedule.contraction.cpu.blocks.bytes import ByteBlocks
 from tvm_fusion.schedule.contraction.cpu.blocks.floats import FloatBlocks
 from tvm_fusion.schedule.contraction.cpu.config import FEW
@@ -45,6 +45,7 @@ class Case:
         bytes_of=None,
         scale="float32",
         together=0,
+        scale_bits=8,
     ):
         rng = np.random.default_rng()
         blocks = -(-terms // size)
@@ -55,11 +56,11 @@ class Case:
         self.z = None
         if zeros is not None:
             self.z = rng.integers(0, 1 << bits, (columns, blocks)).astype(zeros)
-        self.together = together
+        self.together, self.scale_bits = together, scale_bits
         if together:  # scales and minimums of blocks are integers, with a factor for some blocks
             self.factors = [
                 (
-                    rng.integers(0, 64, (columns, blocks)).astype("uint8"),
+                    rng.integers(0, 256, (columns, blocks * scale_bits // 8)).astype("uint8"),
                     rng.uniform(0.5, 1, (columns, blocks // together)).astype("float16"),
                 )
                 for _ in range(2)
@@ -70,7 +71,8 @@ class Case:
         """Scales or minimums of blocks of blocks."""
         each, of = self.factors[number]
         shape = [self.columns, -1, self.together]
-        each = emit(op.astype(emit(op.reshape(relax.const(each), shape)), "float32"))
+        each = unpacked(relax.const(each), self.scale_bits, shape, RelaxOperators(emit))
+        each = emit(op.astype(each, "float32"))
         of = emit(op.astype(emit(op.expand_dims(relax.const(of), 2)), "float32"))
         return emit(op.reshape(emit(op.multiply(each, of)), [self.columns, -1, 1]))
 
@@ -83,10 +85,9 @@ class Case:
         blocks = self.s.shape[1]
 
         def body(emit, *x):
-            q = relax.const(self.q)
-            numbers = q if self.bits == 8 else nibbles(emit, q, 1)
             shape = [self.columns, blocks, self.size]
-            w = emit(op.astype(emit(op.reshape(numbers, shape)), "float32"))
+            numbers = unpacked(relax.const(self.q), self.bits, shape, RelaxOperators(emit))
+            w = emit(op.astype(numbers, "float32"))
             zero = relax.const(float(1 << self.bits - 1))
             if self.z is not None:
                 zero = emit(op.expand_dims(relax.const(self.z), 2))
@@ -114,16 +115,16 @@ class Case:
 
     def operands(self, x, *scales):
         """Rows and weights in float64."""
-        q = self.q.astype("float64")
-        if self.bits == 4:
-            q = np.stack([self.q & 15, self.q >> 4], -1).astype("float64")
+        count = self.q.shape[1] * 8 // self.bits
+        q = unpack_array(self.q, self.bits, count).astype("float64")
         zero = 1 << self.bits - 1 if self.z is None else self.z[..., None].astype("float64")
         w = q.reshape(self.columns, -1, self.size) - zero
         scale, minimum = self.s[..., None].astype("float64"), 0
         if self.together:
             scale, minimum = (
-                (each * np.repeat(of.astype("float64"), self.together, 1))[..., None]
+                (numbers * np.repeat(of.astype("float64"), self.together, 1))[..., None]
                 for each, of in self.factors
+                for numbers in [unpack_array(each, self.scale_bits, self.s.shape[1])]
             )
         w = (w * scale - minimum).reshape(self.columns, -1)
         w = w[:, : self.terms]
@@ -180,6 +181,9 @@ CASES = {
 
 
 CASES["blocks of blocks, with minimums"] = {"terms": 256, "columns": 24, "together": 4}
+CASES["2 bits"] = {"terms": 96, "columns": 24, "bits": 2}
+CASES["2 bits, scales of 4"] = {**CASES["blocks of blocks, with minimums"], "bits": 2, "size": 16}
+CASES["2 bits, scales of 4"] |= {"together": 8, "scale_bits": 4}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -193,7 +197,7 @@ def test_floats_without_avx512():
 
 
 @pytest.mark.parametrize("size", [32, 64])
-@pytest.mark.parametrize("case", [name for name in CASES if name != "8 bits"])
+@pytest.mark.parametrize("case", [n for n in CASES if CASES[n].get("size") != 16])
 def test_rows_of_bytes(case, size):
     """Sums of blocks are exact: what is left is the rounding of their scaled sum."""
     if not CPU.device.vnni_bits:
@@ -202,8 +206,22 @@ def test_rows_of_bytes(case, size):
     assert isinstance(check(Case(**given)), ByteBlocks)
 
 
+@pytest.mark.parametrize("case", ["4 bits", "zero points, the last block shorter"])
+def test_rows_of_bytes_without_vnni(case):
+    """AVX2 adds pairs of products in 16 bits: the largest numbers of both sides fit."""
+    given = {**CASES[case], "terms": 256, "bytes_of": 32}
+    blocks = check(Case(**given), AVX2)
+    assert isinstance(blocks, ByteBlocks)
+    assert blocks.dot.family == "maddubs"
+
+
+def test_bytes_of_eight_bits_would_saturate():
+    given = {**CASES["8 bits"], "terms": 256, "bytes_of": 32, "size": 32}
+    assert isinstance(claimed(Case(**given), AVX2)[1].details.config.gemm.blocks, FloatBlocks)
+
+
 @pytest.mark.parametrize("bytes_of", [32, None])
-@pytest.mark.parametrize("case", [name for name in CASES if name != "8 bits"])
+@pytest.mark.parametrize("case", [n for n in CASES if CASES[n].get("size") != 16])
 def test_many_rows_in_bfloat16(case, bytes_of):
     """Both factors are rounded to 8 bits where the user allows approximate results."""
     spec = CPU.permitting(["approximate"])

@@ -12,6 +12,7 @@ from tvm import relax, tirx
 
 from tests.schedule.contraction.ragged_graphs import drawn as ragged
 from tests.schedule.contraction.ragged_graphs import ends_of, expected, experts
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.cpu.norm_gemm_template import NormGemm
 from tvm_fusion.schedule.contraction.cpu.template import CpuContraction, CpuContractionDetails
@@ -132,6 +133,15 @@ def test_small_products_stay_in_vectors():
         assert claim.matrix_dtype == ("bfloat16" if is_tiled else "")
 
 
+def test_results_of_a_tile_are_stored_among_the_products_of_the_next_one():
+    params = [tensor("x", 96, 64), tensor("w", 64, 32)]
+    product = group(params, lambda emit, x, w: op.matmul(x, w, out_dtype="float32"), CPU)
+    _, func = kernel(CpuContraction(), product, CPU)
+    products = [node for node in find(func.body, tirx.For) if node.loop_var.name == "k"]
+    stored = [s for node in products for s in find(node, tirx.BufferStore)]
+    assert any(s.buffer.same_as(func.params[-1]) for s in stored)
+
+
 def test_symbolic_k(tiles):
     k = tirx.Var("k", "int64")
     x, w = tensor("x", 19, k), tensor("w", k, 50)
@@ -143,7 +153,7 @@ def test_symbolic_k(tiles):
 
 def test_epilogue_rounds_once(tiles):
     """Bias and residual are added in float32, and the result is rounded to bfloat16."""
-    x, y, a, r = tensor("x", 45, 64), tensor("y", 45, 100), drawn(45, 64), drawn(45, 100)
+    x, y, a, r = tensor("x", 109, 64), tensor("y", 109, 100), drawn(109, 64), drawn(109, 100)
     w, bias = drawn(64, 100), drawn(100)
 
     def body(emit):

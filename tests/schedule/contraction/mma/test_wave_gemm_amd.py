@@ -126,6 +126,30 @@ def test_a_constant_weight_is_packed_along_k(arch, terms):
     close([found], [inputs["x"].astype("float64") @ w.astype("float64")])
 
 
+@pytest.mark.parametrize("arch", ARCHS)
+def test_the_weight_of_a_cast_image_is_padded_to_vectors(arch):
+    """27 terms of a window become 32; no load is of two bytes."""
+    rng, spec = np.random.default_rng(), ARCHS[arch]
+    w = rng.standard_normal((24, 3, 3, 3)).astype("float16")
+    params = [tensor("x", 1, 3, 9, 11, dtype="float32")]
+
+    def body(emit, x):
+        options = {"strides": 2, "padding": 1, "out_dtype": "float32"}
+        return op.nn.conv2d(emit(op.astype(x, "float16")), relax.const(w), **options)
+
+    members = group(params, body, spec)
+    claim = TEMPLATE.claim(members, spec.device)
+    emission = TEMPLATE.emit(claim, spec.tvm_target())
+    inputs = arrays(params)
+    (found,) = results(members, emission, inputs, spec)
+    x = np.pad(inputs["x"].astype("float16").astype("float64"), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[:, :, ::2, ::2]
+    close([found], [np.einsum("ncyxrs,kcrs->nkyx", windows, w.astype("float64"))])
+    (func,) = (kernel.func for kernel in emission.kernels)
+    assembly = amd_module({"main": func}, arch).inspect_source("asm")
+    assert not re.search(r"global_load_(ushort|short|u16|d16)", assembly)
+
+
 @pytest.mark.parametrize("case", CONVOLUTIONS)
 @pytest.mark.parametrize("arch", ARCHS)
 def test_channels_last_convolutions(arch, case):

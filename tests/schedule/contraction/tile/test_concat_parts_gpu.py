@@ -30,7 +30,7 @@ CASES = {
 
 
 def concatenation(case, is_first=True):
-    """Parameters, body, and what it computes: ``relu(x W)`` beside ``tanh(y)``."""
+    """Parameters, body, and what it computes: ``relu(x W)`` next to ``tanh(y)``."""
     rows, terms, columns, others, dtype, _ = CASES[case]
     weight = (np.random.default_rng().standard_normal((terms, columns)) / terms**0.5).astype(dtype)
     params = [tensor("x", rows, terms, dtype=dtype), tensor("y", rows, others, dtype=dtype)]
@@ -143,8 +143,8 @@ def test_registers_of_producers_suffice():
     assert "ld.global" in code.ptx
 
 
-# What stands beside a convolution's channels, with indices of its own or loaded ones.
-BESIDE = {
+# What stands next to a convolution's channels, with indices of its own or loaded ones.
+OTHERS = {
     "chosen channels": "int64[32] i) => (float[1,m,h,w] y) { g = Gather<axis = 1>(x, i)",
     "chosen columns": "int64[14] i) => (float[1,m,h,w] y) { g = Gather<axis = 3>(x, i)",
     "chosen elements": "int64[1,32,14,14] i) => (float[1,m,h,w] y) "
@@ -157,12 +157,12 @@ BESIDE = {
 
 @pytest.mark.cuda_toolchain
 @needs_nvcc
-@pytest.mark.parametrize("beside", BESIDE)
-def test_images_beside_a_convolution_compile(tmp_path, beside):
+@pytest.mark.parametrize("other", OTHERS)
+def test_images_beside_a_convolution_compile(tmp_path, other):
     """Vectors of a concatenation are stored into an image, all of types that CUDA C names."""
     weight = np.random.default_rng().standard_normal((64, 64, 1, 1)).astype("float32")
     joined = "c = Conv(x, k) r = Concat<axis = 1>(c, g) y = Relu(r) }"
-    text = f"g (float[1,64,14,14] x, {BESIDE[beside]} {joined}"
+    text = f"g (float[1,64,14,14] x, {OTHERS[other]} {joined}"
     model = onnx.parser.parse_model('<ir_version: 9, opset_import: ["": 18]> ' + text)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "k"))
     artifact = tvm_fusion.compile(model, "cuda:sm_90a", precision="fp16")

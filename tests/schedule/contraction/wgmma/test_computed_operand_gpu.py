@@ -13,8 +13,8 @@ from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.tile.operand.tile import is_dequantized
 from tvm_fusion.schedule.contraction.tile.shape import REGISTER_FILE
 from tvm_fusion.schedule.contraction.wgmma import stages as wgmma_stages
-from tvm_fusion.schedule.contraction.wgmma.computed_operand import ComputedTile
 from tvm_fusion.schedule.contraction.wgmma.kernel import wgmma_gemm_gpu
+from tvm_fusion.schedule.contraction.wgmma.operands.computed import ComputedTile
 from tvm_fusion.schedule.contraction.wgmma.roles import Producer
 from tvm_fusion.schedule.contraction.wgmma.space import wgmma_config, wgmma_configs
 from tvm_fusion.schedule.gpu.matrix import wgmma

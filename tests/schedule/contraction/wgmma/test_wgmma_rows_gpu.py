@@ -13,8 +13,8 @@ from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.gpu.tile_forms import GATHERED
 from tvm_fusion.schedule.contraction.tile.read_problem import gemm_problem
 from tvm_fusion.schedule.contraction.wgmma.config import WgmmaRowsConfig
+from tvm_fusion.schedule.contraction.wgmma.operands.rows import tma_rows
 from tvm_fusion.schedule.contraction.wgmma.space import wgmma_configs
-from tvm_fusion.schedule.contraction.wgmma.tma_rows import tma_rows
 
 pytestmark = pytest.mark.slow_beyond(2)
 

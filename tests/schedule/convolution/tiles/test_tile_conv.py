@@ -1,4 +1,4 @@
-"""Convolutions on tile registers beside float64, with remainders in all directions."""
+"""Convolutions on tile registers against float64, with remainders in all directions."""
 
 import dataclasses
 import itertools

@@ -6,8 +6,6 @@ the name of a class that takes its fields as keywords. ``arguments`` and ``keywo
 trees by parameter.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Clocks of a profile: the CPU's, and events on a GPU's stream."""
 
-from __future__ import annotations
-
 import ctypes
 import statistics
 import time

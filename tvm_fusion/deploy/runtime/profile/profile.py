@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import statistics
 import time
@@ -36,6 +37,7 @@ _COPIED_ON_GPU = 512 << 20
 # Rows, columns, terms: so few that numpy's library multiplies them on the calling thread.
 _PRODUCTS, _BATCH = ((64, 64, 64), (60, 64, 68), (96, 96, 28)), 64
 _SECONDS, _REPEATS = 0.2, 5
+_RUNS, _LEAST_SECONDS = 20, 2.0  # timed runs, and more of a short call
 _MEASUREMENTS = 5  # in as many processes, of which the best counts: other processes only slow it
 
 
@@ -159,27 +161,25 @@ _Group = Mapping[str, Any]  # of the manifest
 
 
 def profile(
-    executable: Executable, inputs: Mapping[str, Any], function: str, runs: int, warmup: int
+    executable: Executable, inputs: Mapping[str, Any], function: str, runs: int | None, warmup: int
 ) -> Profile:
     """Profile a function; see :meth:`Executable.profile`."""
-    if runs < 1 or warmup < 0:
+    if (runs is not None and runs < 1) or warmup < 0:
         raise UserError(f"runs={runs}, warmup={warmup}", "at least 1 and 0")
     found = executable.manifest
     groups = found.get("groups", [])
     executable.function(function)  # refuses what the model does not have
     launches = found["functions"][function].get("launches", [])
     bench = Bench(executable, inputs, function, titles(groups, launches), warmup)
-    ends, timings = [], []
-    for _ in range(runs):
-        ends.append(bench.whole())
-        timings.append(bench.timed())
+    ends, timings = _in_turns(bench, runs)
     extents = bench.extents()
     threads = 0 if bench.on_gpu else team_size()
     machine = rates(found["target"]["kind"], threads)
     called = launches_of_calls(bench.names, launches)
     rows = _rows(_faster_half(timings, bench.names), bench, called, groups, extents, machine)
-    end_to_end = statistics.mean(sorted(ends)[: (len(ends) + 1) // 2])
     kernels = sum(row.us for row in rows)
+    share = _kernels_share(ends, timings)
+    end_to_end = kernels / share if share else statistics.median(ends)
     device = device_of(found["target"]["kind"]).name
     return Profile(
         found["source"],
@@ -187,7 +187,7 @@ def profile(
         device,
         function,
         threads,
-        runs,
+        len(timings),
         extents,
         end_to_end,
         kernels,
@@ -198,6 +198,26 @@ def profile(
         rows,
         (*bench.notes, *_notes(found, device, extents)),
     )
+
+
+def _in_turns(bench: Bench, runs: int | None) -> tuple[list[float], list[Run]]:
+    """Time whole calls, and between each two of them the kernels of one."""
+    ends, timings = [bench.whole()], list[Run]()
+    until = time.perf_counter() + _LEAST_SECONDS
+    while len(timings) < (runs or _RUNS) or (runs is None and time.perf_counter() < until):
+        timings.append(bench.timed())
+        ends.append(bench.whole())
+    return ends, timings
+
+
+def _kernels_share(ends: Sequence[float], timings: Sequence[Run]) -> float:
+    """Tell the kernels' share of a whole call: the median over calls next to each other.
+
+    Other processes slow neighbours alike, and what slows one of them is on either side.
+    """
+    sums = [sum(call.us for call in run.calls) for run in timings]
+    wholes = [math.sqrt(before * after) for before, after in pairwise(ends)]
+    return statistics.median(us / whole for us, whole in zip(sums, wholes, strict=True))
 
 
 @dataclass

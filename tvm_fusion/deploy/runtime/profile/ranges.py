@@ -1,7 +1,5 @@
 """NVTX ranges around kernels, which Nsight Systems shows; nothing where ``nvtx`` is missing."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any

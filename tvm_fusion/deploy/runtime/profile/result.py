@@ -70,13 +70,12 @@ class Profile:
     threads: int  # of the CPU's team; 0 on a GPU
     runs: int  # timed runs of each kind
     extents: Mapping[str, int]  # of symbolic dimensions
-    # Whole calls without timers, from arrays to arrays; as all times the mean of the faster half,
-    # so that kernels add up.
+    # A whole call without timers, from arrays to arrays: the kernels' sum by its median share of
+    # such calls, each next to those before and after it.
     end_to_end_us: float
     kernels_us: float  # sum of the rows
     # What is left of ``end_to_end_us``: checks of arguments, the virtual machine, allocation, gaps
-    # between kernels. Below 0 where other processes disturbed the timed runs more, or where a GPU's
-    # kernels overlap in a call.
+    # between kernels. Below 0 where timing itself slows kernels, or a GPU's overlap in a call.
     host_us: float
     # Where kernels are timed by CUDA events: a whole call that launches them one by one, as timing
     # does, and not as a CUDA graph; ``None`` for all others.

@@ -1,7 +1,5 @@
 """Memory of each worker's GPU that kernels of the others write to, over CUDA's IPC handles."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 

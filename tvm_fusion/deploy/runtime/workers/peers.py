@@ -6,8 +6,6 @@ large tensors   in pieces of a slot; two sets of slots take turns: one barrier f
 a worker ends   the kernel closes its sockets: who waits for it wakes up at once and ends as well
 """
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os

@@ -1,7 +1,5 @@
 """The collective library ``shm``: workers of one machine without GPUs, over shared memory."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

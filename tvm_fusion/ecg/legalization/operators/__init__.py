@@ -1,7 +1,5 @@
 """Legalizations of our own, where stock's are numerically wrong or fuse badly."""
 
-from __future__ import annotations
-
 from ..expand import Legalization
 from . import extrema, norms
 from .adaptive_pool import adaptive_avg_pool

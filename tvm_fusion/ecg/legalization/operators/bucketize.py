@@ -30,7 +30,7 @@ def bucketize(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         with repeat_while(low.value < high.value):
             middle = Local("int64", (low.value + high.value) >> index(1))
             element = boundaries[middle.value]
-            # One condition for both ends: TVM turns a negated ``>=`` into ``<``, and beside NaN,
+            # One condition for both ends: TVM turns a negated ``>=`` into ``<``, and with NaN,
             # which stands behind all numbers, neither holds.
             is_behind = element > values[tuple(at)] if is_right else element >= values[tuple(at)]
             low.set(tirx.Select(is_behind, low.value, middle.value + index(1)))

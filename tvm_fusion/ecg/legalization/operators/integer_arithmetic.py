@@ -85,11 +85,16 @@ def _floor_mod(x: ir.Expr, y: ir.Expr) -> ir.Expr:
 
 
 def _floor_divide(x: ir.Expr, y: ir.Expr) -> ir.Expr:
-    """Divide what the remainder leaves, and round away what that division rounds."""
+    """Divide what the remainder leaves, and round away what that division rounds.
+
+    A zero has the sign of the quotient.
+    """
     dtype = str(x.ty.dtype)
     rest = tirx.Mod(x, y)
     one, zero = tirx.const(1, dtype), tirx.const(0, dtype)
     quotient = tirx.round((x - rest) / y) - tirx.Select(_is_off(rest, y), one, zero)
+    signed = tirx.trunc(x / y * tirx.const(0.5, dtype))  # of -1 to 1
+    quotient = tirx.Select(quotient.equal(zero), signed, quotient)
     return tirx.Select(y.equal(zero), x / y, quotient)
 
 

@@ -42,12 +42,18 @@ def scatter_nd(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return ir.Op.get(NAME).get_attr("FLegalize")(bb, call)
     mode, made = str(call.attrs.reduction), call.args[0].ty
 
+    def buffer(given: te.Tensor, name: str) -> ir.Var:
+        return declare(given.shape, str(given.dtype), name)
+
     def compute(data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> te.Tensor:
+        given = {"data": data, "indices": indices, "updates": updates}
         return te.extern(
             [data.shape],
-            [data, indices, updates],
+            [*given.values()],
             lambda ins, outs: _body(ins[0], ins[1], ins[2], outs[0], _UPDATES[mode]),
             dtype=data.dtype,
+            # Of the default buffers the offset is open, which FuseTIR does not merge.
+            in_buffers=[buffer(x, name) for name, x in given.items()],
             out_buffers=[declare(made.shape.values, str(made.dtype), "scattered")],
             name="scatter_nd",
         )

@@ -1,7 +1,5 @@
 """Expand median into sort and take."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import relax, tirx

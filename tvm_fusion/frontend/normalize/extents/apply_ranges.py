@@ -1,7 +1,5 @@
 """Simplify extents and slices by the ranges of symbolic dimensions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

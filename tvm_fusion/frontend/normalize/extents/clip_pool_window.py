@@ -1,7 +1,5 @@
 """Clip pooling windows that are larger than the padded input."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Compute the results of operators over empty tensors, as numpy and ONNX define them."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -6,8 +6,6 @@ are numbers (the end of an arange): one extent goes on under two names, and Lega
 shape of whatever combines tensors of both.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import relax

@@ -1,7 +1,5 @@
 """Replace shapes that are computed at run time by symbolic extents."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import ir, relax, tirx

@@ -1,7 +1,5 @@
 """Convert Constant, ConstantOfShape, EyeLike and Range."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

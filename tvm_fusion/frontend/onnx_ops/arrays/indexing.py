@@ -22,7 +22,7 @@ def one_hot(node: Node) -> Any:
     its negative, gives a row of off values.
     """
     known = node.extents(1)
-    depth = known[0] if known else int(node.required_constant(1, "depth").reshape(-1)[0])
+    depth = known[0] if known else _computed_depth(node)
     rank = len(node.shape()) + 1
     axis = node.attribute("axis", -1) % rank
     indices = node.inputs[0]
@@ -46,6 +46,17 @@ def one_hot(node: Node) -> Any:
     off, on = (op.strided_slice(values, [0], [i], [i + 1]) for i in (0, 1))
     one = [1] * rank
     return op.where(op.equal(indices, classes), op.reshape(on, one), op.reshape(off, one))
+
+
+def _computed_depth(node: Node) -> Any:
+    """Return the number of classes, which may be known only at run time."""
+    found = node.constant(1)
+    if found is not None:
+        return int(found.reshape(-1)[0])
+    wanted = node.emit(node.cast(node.emit(op.reshape(node.inputs[1], [1])), "int64"))
+    fits = op.greater(wanted, relax.const(0, "int64"))
+    fits = op.logical_and(fits, node.is_small(wanted, node.shape()))
+    return node.computed_extents(wanted, fits, [None])[0]
 
 
 @register("ReverseSequence")

@@ -1,4 +1,4 @@
-"""Convert Pad by symbolic widths."""
+"""Convert Pad by widths that are symbolic, or computed."""
 
 from __future__ import annotations
 
@@ -16,21 +16,28 @@ from ..registry import register
 
 @register("Pad", takes_extents=True)
 def pad(node: Node) -> Any:
-    """Convert Pad whose widths depend on the dimensions; others are left to TVM."""
-    if node.opset < 11 or not node.known_symbolic(1):
+    """Convert Pad whose widths are computed or depend on dimensions; others are left to TVM."""
+    if node.opset < 11 or not (node.known_symbolic(1) or node.extents(1) is None):
+        return None
+    if node.constant(1) is not None:
         return None
     widths, shape, mode = node.extents(1), node.shape(), node.attribute("mode", "constant")
     axes = node.extents(3) if node.has(3) else list(range(len(shape)))
-    if widths is None or axes is None or not all(isinstance(axis, int) for axis in axes):
+    if axes is None or not all(isinstance(axis, int) for axis in axes):
         raise Unsupported("whose axes are computed", "make the axes an initializer")
     if mode not in ("constant", "edge", "reflect", "wrap"):
         raise Unsupported(f"with mode {mode}", "use constant, edge, reflect or wrap")
     before: list[Any] = [0] * len(shape)
     out = list(shape)
-    for i, axis in enumerate(axes):
-        first, last = widths[i], widths[len(axes) + i]
-        before[axis % len(shape)] = first
-        out[axis % len(shape)] = node.facts.simplify(shape[axis % len(shape)] + first + last)
+    axes = [axis % len(shape) for axis in axes]
+    if widths is None:
+        firsts, extents = _computed(node, axes)
+    else:
+        firsts, lasts = widths[: len(axes)], widths[len(axes) :]
+        ends = zip(axes, firsts, lasts, strict=True)
+        extents = [node.facts.simplify(shape[axis] + a + b) for axis, a, b in ends]
+    for axis, first, extent in zip(axes, firsts, extents, strict=True):
+        before[axis], out[axis] = first, extent
     fill = node.inputs[2] if node.has(2) and mode == "constant" else None
     if fill is None:
         fill = relax.const(np.zeros((), node.dtype()), node.dtype())
@@ -48,6 +55,23 @@ def pad(node: Node) -> Any:
 
     sizes = _arguments(before, out)
     return node.emit_te(padded, node.inputs[0], fill, *sizes, primfunc_name_hint="pad")
+
+
+def _computed(node: Node, axes: Sequence[int]) -> tuple[list[Any], list[Any]]:
+    """Return variables for widths before each axis, and its extent then, known at run time."""
+    count, shape = len(axes), node.shape()
+    widths = node.emit(node.cast(node.inputs[1], "int64"))
+    first, last = (
+        node.emit(relax.op.strided_slice(widths, [0], [i], [i + count])) for i in (0, count)
+    )
+    whole = node.emit(relax.op.shape_to_tensor(relax.ShapeExpr([shape[axis] for axis in axes])))
+    extents = node.emit(relax.op.add(relax.op.add(first, last), whole))
+    others = [extent for axis, extent in enumerate(shape) if axis not in axes]
+    fits = relax.op.greater_equal(extents, relax.const(0, "int64"))
+    fits = relax.op.logical_and(fits, node.is_small(extents, others))
+    both = node.emit(relax.op.concat([first, extents], 0))
+    read = node.computed_extents(both, fits, [None] * (2 * count))
+    return read[:count], read[count:]
 
 
 def framed(node: Node, x: Any, begin: Sequence[Any], spans: Sequence[Any], fill: float) -> Any:

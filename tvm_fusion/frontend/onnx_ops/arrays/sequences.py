@@ -3,8 +3,6 @@
 An optional value is the value itself, or nothing: which of both is known at compile time.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import relax

@@ -1,7 +1,5 @@
 """Convert operators that take shapes: Expand, Reshape, Slice, Split, Squeeze, Tile."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ from ..node import Node
 from ..registry import register
 
 op = relax.op
-_MOST_ELEMENTS = 2.0**48  # of a tensor; more than any memory holds
 
 
 @register("Expand", takes_extents=True)
@@ -61,26 +58,9 @@ def _computed(node: Node) -> list[Any]:
     fits = op.logical_or(op.logical_or(keeps, op.equal(have, one)), op.equal(wanted, have))
     wanted = node.emit(op.where(keeps, have, wanted))
     known = [None if static(d) in (None, 1) else d for d in own]
-    return _read(node, wanted, op.logical_and(node.emit(fits), _is_small(node, wanted)), known)
-
-
-def _is_small(node: Node, extents: Any) -> Any:
-    """Whether so many elements can be counted, which 64 bits do not tell."""
-    count = node.emit(op.prod(op.astype(extents, "float64")))
-    return node.emit(op.less_equal(op.abs(count), relax.const(_MOST_ELEMENTS, "float64")))
-
-
-def _read(node: Node, wanted: Any, fits: Any, known: list[Any]) -> list[Any]:
-    """Read extents from a tensor: numbers where they are known, else variables.
-
-    Where one of the conditions does not hold, all are -1, of which nothing can be allocated.
-    """
-    fits = node.emit(op.min(op.astype(node.emit(fits), "int8")))
-    wanted = op.where(op.astype(fits, "bool"), wanted, relax.const(-1, "int64"))
-    shape = node.emit(op.tensor_to_shape(node.emit(wanted)))
-    extents = [tirx.Var(f"extent_{i}", "int64") if d is None else d for i, d in enumerate(known)]
-    node.builder.match_cast(shape, relax.ShapeType(extents))
-    return extents
+    return node.computed_extents(
+        wanted, op.logical_and(node.emit(fits), node.is_small(wanted)), known
+    )
 
 
 def _broadcast(node: Node, have: Any, want: Any) -> Any:
@@ -142,8 +122,8 @@ def _reshape_computed(node: Node, keeps_zero: bool) -> Any:
     count = node.emit(op.prod(own))
     rest = op.floor_divide(count, op.maximum(others, one))
     wanted = node.emit(op.where(is_free, rest, wanted))
-    fits = op.logical_and(op.equal(op.prod(wanted), count), _is_small(node, wanted))
-    extents = _read(node, wanted, fits, [None] * rank)
+    fits = op.logical_and(op.equal(op.prod(wanted), count), node.is_small(wanted))
+    extents = node.computed_extents(wanted, fits, [None] * rank)
     return op.reshape(data, relax.ShapeExpr(extents))
 
 
@@ -161,8 +141,8 @@ def tile(node: Node) -> Any:
         own = node.emit(op.shape_to_tensor(relax.ShapeExpr(node.shape())))
         whole = node.emit(op.multiply(op.astype(wanted, "float64"), op.astype(own, "float64")))
         fits = op.greater_equal(wanted, relax.const(0, "int64"))
-        fits = op.logical_and(node.emit(fits), _is_small(node, whole))
-        counts = _read(node, wanted, fits, [None] * data.ty.ndim)
+        fits = op.logical_and(node.emit(fits), node.is_small(whole))
+        counts = node.computed_extents(wanted, fits, [None] * data.ty.ndim)
     split: list[Any] = []
     spread: list[Any] = []
     out: list[Any] = []
@@ -207,11 +187,11 @@ def slice_(node: Node) -> Any:
     if not isinstance(getattr(data, "ty", None), relax.TensorType) or data.ty.shape is None:
         return None
     given = [node.extents(i) if node.has(i) else None for i in range(1, 5)]
-    if any(values is None and node.has(i + 1) for i, values in enumerate(given)):
-        return None
     starts, ends, axes, steps = given
-    if starts is None or ends is None:
+    if any(given[i] is None and node.has(i + 1) for i in (2, 3)):
         return None
+    if starts is None or ends is None:
+        return _slice_computed(node, axes, steps)
     axes, steps, shape = axes or list(range(len(starts))), steps or [1] * len(starts), node.shape()
     if not all(isinstance(number, int) for number in (*axes, *steps)) or min(steps) < 1:
         return None
@@ -227,6 +207,36 @@ def slice_(node: Node) -> Any:
     if all(isinstance(x, int) for x in (*begins, *stops, *(shape[a] for a in axes))):
         return None
     return op.strided_slice(data, axes, begins, stops, steps, assume_inbound=True)
+
+
+def _slice_computed(node: Node, axes: list[Any] | None, steps: list[Any] | None) -> Any:
+    """Convert Slice whose bounds are known only at run time, by steps of one.
+
+    An end before the start gives no element, where TVM counts fewer than none.
+    """
+    (count,) = node.shape(1)
+    shape = node.shape()
+    if not isinstance(count, int) or any(step != 1 for step in steps or []):
+        return None
+    axes = list(range(count)) if axes is None else axes
+    if not all(isinstance(axis, int) for axis in axes):
+        return None
+    axes = [axis % len(shape) for axis in axes]
+    own = node.emit(op.shape_to_tensor(relax.ShapeExpr([shape[axis] for axis in axes])))
+    zero = relax.const(0, "int64")
+
+    def place(index: int) -> Any:
+        given = node.emit(node.cast(node.inputs[index], "int64"))
+        given = node.emit(op.where(op.less(given, zero), op.add(given, own), given))
+        return node.emit(op.minimum(op.maximum(given, zero), own))
+
+    begin = place(1)
+    extent = node.emit(op.maximum(op.subtract(place(2), begin), zero))
+    found = op.concat([begin, extent], 0)
+    read = node.computed_extents(node.emit(found), op.equal(zero, zero), [None] * (2 * count))
+    begins, extents = read[:count], read[count:]
+    ends = [first + size for first, size in zip(begins, extents, strict=True)]
+    return op.strided_slice(node.inputs[0], axes, begins, ends, assume_inbound=True)
 
 
 def _bounded(node: Node, place: Any, extent: Any) -> Any:
@@ -248,15 +258,35 @@ def _bounded(node: Node, place: Any, extent: Any) -> Any:
 
 @register("Split")
 def split(node: Node) -> Any:
-    """Convert Split with a part of no elements, which TVM's operator refuses; others are TVM's."""
-    sizes = node.attribute("split")
+    """Convert Split with a part of no elements, or by computed sizes; others are TVM's."""
+    sizes: list[Any] | None = node.attribute("split")
     if sizes is None:
         found = node.constant(1)
         sizes = None if found is None else [int(size) for size in found.reshape(-1)]
-    if sizes is None or 0 not in sizes:
+    if sizes is None and node.has(1) and node.extents(1) is None:
+        sizes = _computed_parts(node)
+    if sizes is None or all(isinstance(size, int) and size for size in sizes):
         return None
-    axis, parts, start = node.attribute("axis", 0), [], 0
+    axis, parts = node.attribute("axis", 0), []
+    start: Any = 0
     for size in sizes:
-        parts.append(op.strided_slice(node.inputs[0], [axis], [start], [start + size]))
-        start += size
+        stop = node.facts.simplify(start + size)
+        parts.append(op.strided_slice(node.inputs[0], [axis], [start], [stop], assume_inbound=True))
+        start = stop
     return parts
+
+
+def _computed_parts(node: Node) -> list[Any]:
+    """Return variables for the sizes of parts that are known only at run time."""
+    (count,) = node.shape(1)
+    if not isinstance(count, int):
+        raise Unsupported("into a computed number of parts", "give the sizes a fixed length")
+    extent = node.shape()[node.attribute("axis", 0)]
+    wanted = node.emit(node.cast(node.inputs[1], "int64"))
+    whole = node.emit(op.shape_to_tensor(relax.ShapeExpr([extent])))
+    # Each is no more than the whole: sums of 64 bits wrap around.
+    fits = op.logical_and(
+        op.greater_equal(wanted, relax.const(0, "int64")), op.less_equal(wanted, whole)
+    )
+    fits = op.logical_and(fits, op.equal(op.sum(wanted, keepdims=True), whole))
+    return node.computed_extents(wanted, fits, [None] * count)

@@ -1,7 +1,5 @@
 """Convert TfIdfVectorizer over numbers of tokens."""
 
-from __future__ import annotations
-
 from functools import reduce
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Convert what ai.onnx.ml does to features before a model: scaling, filling in, encoding."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ Semantics: ``ml_common.h`` of ONNX Runtime, whose files are what users have; whe
 open (one column for two classes), what it does is taken.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Convert elementwise operators: activations, remainders, powers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -6,8 +6,6 @@ there. With that axis behind the transformed one, a transform is one matrix prod
     y[.., k, r] = sum over n, c of  x[.., n, c] * M[n, c, k, r]
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Convert Gemm over half types, and Det by Gaussian elimination."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Convert reductions, cumulative products, TopK and Unique."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -104,11 +102,13 @@ def cumulative_product(node: Node) -> Any:
 
 @register("TopK")
 def top_k(node: Node) -> Any:
-    """Convert TopK of unsigned numbers in int64, and of a symbolic K; others are left to TVM.
+    """Convert TopK of unsigned numbers in int64, and of a K that is no number; others are TVM's.
 
     TVM's sort knows signed numbers and uint8 only.
     """
     dtype, count = node.dtype(), node.extents(1)
+    if count is None and node.constant(1) is None:
+        return _first_of_sorted(node, None)
     if count is not None and not isinstance(count[0], int):
         return _first_of_sorted(node, count[0])
     if dtype not in ("uint16", "uint32", "uint64"):
@@ -126,13 +126,20 @@ def top_k(node: Node) -> Any:
 
 
 def _first_of_sorted(node: Node, count: Any) -> Any:
-    """Take a symbolic number of elements of the sorted axis."""
+    """Take a symbolic number of elements of the sorted axis, or one that is computed."""
     x, shape = node.inputs[0], node.shape()
     axis = node.attribute("axis", -1) % len(shape)
     descending = bool(node.attribute("largest", 1))
     node.attribute("sorted")  # which they are
     places = node.emit(op.argsort(x, axis, descending, "int64"))
-    if not node.facts.equal(count, shape[axis]):
+    if count is None:
+        wanted = node.emit(node.cast(node.inputs[1], "int64"))
+        whole = node.emit(op.shape_to_tensor(relax.ShapeExpr([shape[axis]])))
+        fits = op.greater_equal(wanted, relax.const(0, "int64"))
+        fits = op.logical_and(fits, op.less_equal(wanted, whole))
+        (count,) = node.computed_extents(wanted, fits, [None])
+        places = node.emit(op.strided_slice(places, [axis], [0], [count], assume_inbound=True))
+    elif not node.facts.equal(count, shape[axis]):
         if not node.facts.proves(as_expr(count) <= as_expr(shape[axis])):
             raise Unsupported("whose K may exceed the number of elements", "give other ranges")
         places = node.emit(op.strided_slice(places, [axis], [0], [count], assume_inbound=True))

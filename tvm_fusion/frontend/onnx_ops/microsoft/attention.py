@@ -1,7 +1,5 @@
 """Attention as products and softmax that kernels fuse."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ the k largest router logits of a row choose its experts; their softmax weighs th
 h = activation(x W1[expert] + b1);  y = sum over the experts of weight * (h W2[expert] + b2)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Operators that ONNX Runtime's graph optimizations make of standard ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import relax

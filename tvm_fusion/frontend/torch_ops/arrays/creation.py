@@ -1,7 +1,5 @@
 """Convert operators that make tensors, and reads of extents and values, with their assertions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -6,8 +6,6 @@ What the model computes of its values becomes a symbolic extent when it runs:
     count = c[-1], read by tensor_to_shape and bound by match_cast
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -104,6 +102,9 @@ def by_mask(call: Call, data: Any, axis: int, mask: Any) -> Any:
     return op.take(call.emit(op.reshape(data, merged)), position, axis)
 
 
+_OF_ROWS = "give each slice one number, and call it on these; or call it before the model"
+
+
 @register("_unique2", "unique_dim")
 def unique(call: Call) -> Any:
     """List the different values in their order."""
@@ -112,7 +113,7 @@ def unique(call: Call) -> Any:
     size = math.prod(shape)
     _is_empty(size)
     if "dim" in call and (len(shape) != 1 or call["dim"] not in (0, -1)):
-        raise Unsupported("along an axis of several", "flatten the tensor")
+        raise Unsupported("along an axis of several", _OF_ROWS)
     flat = call.emit(op.reshape(given, [size]))
     key = call.cast(flat, "int8") if dtype_of(flat) == "bool" else flat
     order = call.emit(op.argsort(key, 0, False, _INDEX))
@@ -130,7 +131,7 @@ def unique_consecutive(call: Call) -> Any:
     size = math.prod(shape)
     _is_empty(size)
     if call["dim"] is not None and (len(shape) != 1 or call["dim"] not in (0, -1)):
-        raise Unsupported("along an axis of several", "flatten the tensor")
+        raise Unsupported("along an axis of several", _OF_ROWS)
     flat = call.emit(op.reshape(given, [size]))
     key = call.cast(flat, "int8") if dtype_of(flat) == "bool" else flat
     values, _, inverse, counts = _runs(call, key, size)

@@ -91,7 +91,7 @@ def index(call: Call) -> Any:
     """Convert ``x[i, :, j]``: one lookup in the axes that are indexed, taken as one.
 
     Several indices go together, as PyTorch has it: TVM 0.27 combines each of one with each of the
-    other where a whole axis stands beside them, and does not know numbers from the end.
+    other where a whole axis stands between them, and does not know numbers from the end.
     """
     data, indices = call.tensor("self"), call["indices"]
     given = [(axis, i) for axis, i in enumerate(indices) if i is not None]

@@ -1,6 +1,4 @@
-"""Convert normalizations, with the statistics that torch returns beside the result."""
-
-from __future__ import annotations
+"""Convert normalizations, with the statistics that torch returns with the result."""
 
 import math
 from typing import Any
@@ -61,7 +59,7 @@ def group_norm(call: Call) -> Any:
 
 @register("_native_batch_norm_legit_no_training")
 def batch_norm(call: Call) -> Any:
-    """Normalize by stored statistics; the empty tensors beside the result are not made."""
+    """Normalize by stored statistics; the empty tensors next to the result are not made."""
     mean, variance = call.tensor("running_mean"), call.tensor("running_var")
     call.raw("momentum")
     result = _batch_norm(call, mean, variance)

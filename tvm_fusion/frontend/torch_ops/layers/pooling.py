@@ -1,7 +1,5 @@
 """Convert pooling."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

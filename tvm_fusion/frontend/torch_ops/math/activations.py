@@ -1,7 +1,5 @@
 """Convert activations that torch does not decompose."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import relax

@@ -1,7 +1,5 @@
 """Convert operators by decompositions that torch lacks."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

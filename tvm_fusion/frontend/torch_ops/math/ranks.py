@@ -176,7 +176,7 @@ def searchsorted(call: Call) -> Any:
             middle = Local("int64", tirx.floordiv(low.value + high.value, index(2)))
             place = sorter[0][(*line, middle.value)] if sorter else middle.value
             element = sequence[(*line, place)]
-            # One choice of both ends: of two conditions TVM makes ``<`` and ``>=``, and beside NaN
+            # One choice of both ends: of two conditions TVM makes ``<`` and ``>=``, and with NaN
             # neither holds.
             is_before = x[at] < element if right else element >= x[at]
             low.set(tirx.Select(is_before, low.value, middle.value + index(1)))

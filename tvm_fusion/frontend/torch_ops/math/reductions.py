@@ -17,10 +17,10 @@ from ..registry import register
 op = relax.op
 
 
-def axes_of(call: Call, name: str = "dim", operand: str = "self") -> list[int]:
+def axes_of(call: Call) -> list[int]:
     """Return the axes a call reduces, counted from the first; all where none is named."""
-    rank = len(call.meta(operand).shape)
-    dim = call.get(name, None)
+    rank = len(call.meta("self").shape)
+    dim = call.get("dim", None)
     if dim is None or (isinstance(dim, list | tuple) and not dim):
         return list(range(rank))
     dims = [dim] if isinstance(dim, int) else list(dim)

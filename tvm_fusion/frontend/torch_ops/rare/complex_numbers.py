@@ -1,7 +1,5 @@
 """Convert operators that mix real and imaginary parts."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

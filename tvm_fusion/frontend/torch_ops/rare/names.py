@@ -1,7 +1,5 @@
 """Which operators the modules here convert: what is known of them before they are imported."""
 
-from __future__ import annotations
-
 _POLYNOMIALS = (
     *(f"{shifted}chebyshev_polynomial_{kind}" for shifted in ("", "shifted_") for kind in "tuvw"),
     *("hermite_polynomial_h", "hermite_polynomial_he"),

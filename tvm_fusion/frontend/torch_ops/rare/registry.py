@@ -1,7 +1,5 @@
 """Converters of the families here, entered when their module is imported."""
 
-from __future__ import annotations
-
 from ...registry import Registry
 from ..registry import with_overload
 

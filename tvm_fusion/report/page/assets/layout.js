@@ -2,7 +2,7 @@
 // A layered layout of a graph, in columns like a newspaper's. Runs in a worker, behind dagre.
 //
 // 1. Operators get ranks, as late as their readers allow. An edge over more than `span` ranks, or fewer where many
-//    layers read one tensor, is long: it is drawn in a lane beside its column and shapes nothing.
+//    layers read one tensor, is long: it is drawn in a lane next to its column and shapes nothing.
 // 2. The order is cut wherever all that goes on comes from one operator. dagre lays out each piece between two
 //    cuts; equal pieces, such as a model's layers, once.
 // 3. A piece is sheared so that its entry and its exit are above each other, and stacked below the one before;

@@ -100,7 +100,7 @@ function search(query, isPath = false) {
   state.found = state.query ? new Set([...hits, ...around].map((item) => item.id)) : null;
   foundList.replaceChildren(...hits.slice(0, 12).map((item) =>
     h("li", { role: "option", onpointerdown: (event) => (event.preventDefault(), choose(item)) }, h("b", {}, titleOf(item)), h("small", {}, nameOf(item)))));
-  if (state.query) foundList.append(h("li", { class: "note" }, hits.length ? `${hits.length.toLocaleString("en")} found` : "Nothing is called so."));
+  if (state.query) foundList.append(h("li", { class: "note" }, hits.length ? `${hits.length.toLocaleString("en")} found` : "No match in this view."));
   foundList.hidden = !state.query;
   searchBox.setAttribute("aria-expanded", String(Boolean(state.query)));
   schedule();

@@ -1,7 +1,5 @@
 """Reductions over axes, read and written for laws."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tvm import relax

@@ -1,7 +1,5 @@
 """Extents of shapes, static and symbolic, as laws ask about them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """Node weights of the search before the planner is asked: arithmetic, and a launch each."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """Conversions between dtypes. One that loses digits is never left out."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 

@@ -4,8 +4,6 @@ Both are associative, each distributes over the other and absorbs it, NaN aside.
 Which of two zeros a maximum returns is left open.
 """
 
-from __future__ import annotations
-
 from ...egraph.law import Equation, Law
 from ...egraph.pattern import constants, function, tensors
 from ...nonfinite import ZERO

@@ -3,8 +3,6 @@
 Comparisons of what may be NaN are not turned round: neither ``a < b`` nor ``b <= a`` is true of it.
 """
 
-from __future__ import annotations
-
 from tvm import relax
 
 from ....core.constants.numpy_types import numpy_dtype

@@ -4,8 +4,6 @@ Rounding keeps the order, too: ``maximum(a + c, b + c)`` and ``maximum(a, b) + c
 floating point number. Integers that wrap around do not.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tvm import relax, tirx
 

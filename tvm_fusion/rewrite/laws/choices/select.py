@@ -1,7 +1,5 @@
 """Choices by a condition. Nothing is rounded: an element is one of the two, before and after."""
 
-from __future__ import annotations
-
 from ....core.contract.template import Refusal
 from ...egraph.law import Equation, Law, Match
 from ...egraph.pattern import constants, function, one_of, tensors

@@ -3,8 +3,6 @@
 A logarithm that is finite has told the sign of its operand, so ``exp(log(a)) = a`` needs no check.
 """
 
-from __future__ import annotations
-
 import math
 
 import ml_dtypes

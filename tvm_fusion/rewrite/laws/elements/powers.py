@@ -1,7 +1,5 @@
 """Powers with exponents that are known."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

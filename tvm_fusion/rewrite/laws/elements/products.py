@@ -1,7 +1,5 @@
 """Elementwise products, and the sums that they distribute over."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ....core.contract.template import Refusal

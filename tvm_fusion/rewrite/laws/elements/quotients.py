@@ -4,8 +4,6 @@ A quotient that is finite and has not overflowed bounds its divisor away from ze
 flag compute no intermediate result that is farther from 1 than the original's.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ....core.contract.template import Refusal

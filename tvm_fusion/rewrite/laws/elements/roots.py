@@ -4,8 +4,6 @@ A square root that is finite has told the sign of its operand, so ``sqrt(a) * sq
 check; the other direction does.
 """
 
-from __future__ import annotations
-
 from ...egraph.law import Equation, Law
 from ...egraph.pattern import function, tensors
 from ...nonfinite import NAN, PLUS, ZERO

@@ -3,8 +3,6 @@
 Taking a sign away, or putting it elsewhere, is exact; but the smallest integer has no opposite.
 """
 
-from __future__ import annotations
-
 from ....core.contract.template import Refusal
 from ...egraph.law import Equation, Law, Match
 from ...egraph.pattern import function, one_of, tensors

@@ -6,8 +6,6 @@ A sum of two opposite numbers is 0, and so is its opposite the other way round: 
 may change.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ....core.contract.template import Refusal

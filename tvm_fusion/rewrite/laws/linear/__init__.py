@@ -3,5 +3,5 @@
 ``matmuls``, ``scaled_products``, ``special_products``
 ``convolution``
 ``joined``           products or convolutions with a common operand, as one
-``reparameterized``  convolutions that are one: in parallel, beside their image, in a row
+``reparameterized``  convolutions that are one: in parallel, added to their image, in a row
 """

@@ -1,7 +1,5 @@
 """Convolutions are linear: scaling by channels moves into constant weights."""
 
-from __future__ import annotations
-
 from tvm import relax
 
 from ....core.contract.template import Refusal

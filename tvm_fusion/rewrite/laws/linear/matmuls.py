@@ -1,7 +1,5 @@
 """Matrix products are associative, and linear in each operand."""
 
-from __future__ import annotations
-
 from tvm import relax
 
 from ....core.contract.template import Refusal

@@ -1,4 +1,4 @@
-"""Convolutions that are one: side by side with windows of two sizes, beside their image, in a row.
+"""Convolutions that are one: in parallel with windows of two sizes, added to their image, in a row.
 
     RepVGG:  conv3x3(a, b) + conv1x1(a, c) + a = conv3x3(a, b + c + identity)
     a point behind or before a window:  conv1x1(conv3x3(a, b), c) = conv3x3(a, c b)

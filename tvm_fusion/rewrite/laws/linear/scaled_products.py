@@ -1,7 +1,5 @@
 """Scaling by rows and columns moves through a matrix product, and into constant weights."""
 
-from __future__ import annotations
-
 from math import frexp
 
 from tvm import relax

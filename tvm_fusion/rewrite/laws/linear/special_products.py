@@ -1,7 +1,5 @@
 """Matrix products with identities, zeros and ones."""
 
-from __future__ import annotations
-
 import numpy as np
 from tvm import relax
 

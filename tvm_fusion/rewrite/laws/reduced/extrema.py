@@ -1,7 +1,5 @@
 """Maximum and minimum commute with monotone maps, exactly: rounding is monotone."""
 
-from __future__ import annotations
-
 from tvm import relax
 
 from ....core.contract.template import Refusal

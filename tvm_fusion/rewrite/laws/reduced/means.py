@@ -1,7 +1,5 @@
 """Means as sums, and products as exponentials of sums."""
 
-from __future__ import annotations
-
 import numpy as np
 from tvm import relax
 

@@ -1,7 +1,5 @@
 """Reductions of reduced, broadcast or transposed operands."""
 
-from __future__ import annotations
-
 from tvm import relax
 
 from ....core.contract.template import Refusal

@@ -1,7 +1,5 @@
 """Sums and means over axes are linear maps."""
 
-from __future__ import annotations
-
 from tvm import relax
 
 from ....core.contract.template import Refusal

@@ -3,8 +3,6 @@
 They have any number of pieces, so matches bind these as ``piece0``, ``piece1`` and so on.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Data movement: two transposes, reshapes or flips in a row are one, or none."""
 
-from __future__ import annotations
-
 from tvm import relax
 
 from ....core.contract.template import Refusal

@@ -3,8 +3,6 @@
 Only what changes how much is computed: slices of what is moved about are the planner's.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from tvm import relax, tirx

@@ -44,7 +44,7 @@ class Attention(Pattern):
             weights = read_weights(view, call.args[side])
             if weights is None:
                 continue
-            scores = read_scores(view, weights.softmax.args[0])
+            scores = read_scores(view, weights.scores)
             if scores is None:
                 return None
             product, steps = scores
@@ -104,6 +104,13 @@ class AttentionReader:
             else:
                 steps.append((step, list(axes)))
         keys = axes[int(self._weights.softmax.attrs.axis)]
+        sink = None
+        if self._weights.sink is not None:
+            sink = read(view, self._weights.sink, indices)
+            if sink is None:
+                return None
+            if not all(indices.join(a, b) for a, b in zip(axes, sink.axes, strict=True) if b):
+                return None
         weighed = self._weighed(axes)
         if weighed is None or min(len(weighed), len(values.axes)) < 2:
             return None
@@ -153,6 +160,7 @@ class AttentionReader:
             steps=tuple(found),
             weights=self._weights,
             result=tuple(result),
+            sink=sink,
             products=(first, last),
         )
 
@@ -206,13 +214,15 @@ class AttentionForm:
     steps: tuple[tuple[Step, Mask | None], ...]  # on the scores, without movements
     weights: Weights
     result: tuple[Axis, ...]
+    sink: Reading | None  # a score beside those of the keys
     products: tuple[relax.Call, relax.Call]  # both, as they were
 
     @property
     def leaves(self) -> tuple[Any, ...]:
-        """What is read: queries, keys, values, and the masks that are tensors."""
-        masks = [m.source for _, m in self.steps if m is not None and m.source is not None]
-        return (self.q.source, self.k.source, self.v.source, *masks)
+        """What is read: queries, keys, values, the masks that are tensors, and the sink."""
+        rest = [m.source for _, m in self.steps if m is not None and m.source is not None]
+        rest += [] if self.sink is None else [self.sink.source]
+        return (self.q.source, self.k.source, self.v.source, *rest)
 
     def __str__(self) -> str:
         """Describe it for a record."""
@@ -220,6 +230,7 @@ class AttentionForm:
         is_causal = any(m is not None and m.is_causal for _, m in self.steps)
         q, k, v = (getattr(r.source, "name", "constant") for r in (self.q, self.k, self.v))
         guard = "" if self.weights.guard is None else f", 0 in {_GUARDED[self.weights.guard]}"
+        guard += "" if self.sink is None else ", beside a sink"
         return (
             f"q {q}, k {k}, v {v}, scale {self.scale:g}, mask {' and '.join(masks) or 'none'},"
             f" {'causal' if is_causal else 'not causal'},"
@@ -262,7 +273,10 @@ class AttentionForm:
                 continue
             other = next(given) if mask.source is not None else None
             scores = mask.apply(write, step, scores, other, [*heads, rows, self.keys], indices)
-        weights = write.emit(relax.op.nn.softmax(scores, -1))
+        if self.sink is None:
+            weights = write.emit(relax.op.nn.softmax(scores, -1))
+        else:
+            weights = self._beside_sink(write, scores, self.sink.start(write, next(given)))
         if self.weights.guard is not None:
             is_masked = (
                 relax.op.isnan(weights)
@@ -281,6 +295,18 @@ class AttentionForm:
         own = [*heads, rows, self.columns]
         moved = place(write, found, own, [indices.resolve(a) for a in self.result], indices)
         return write.reshape(moved, known_shape(self.root) or [])
+
+    def _beside_sink(self, write: Writer, scores: Any, sink: Any) -> Any:
+        """Write the weights of the keys beside a sink."""
+        assert self.sink is not None
+        *heads, keys = known_shape(scores) or []
+        layout = [*((i,) for i in self.batch), self.groups + self.rows, ()]
+        sink = write.cast(place(write, sink, self.sink.own, layout, self.indices), dtype_of(scores))
+        column = write.broadcast(sink, [*heads, 1])
+        shares = write.emit(
+            relax.op.nn.softmax(write.emit(relax.op.concat([scores, column], -1)), -1)
+        )
+        return write.emit(relax.op.strided_slice(shares, [len(heads)], [0], [keys]))
 
     def _scores(self, write: Writer, left: Any, right: Any) -> Any:
         """Write the scaled product of queries and keys, of its type.

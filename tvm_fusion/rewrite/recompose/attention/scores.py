@@ -1,17 +1,15 @@
 """What stands between the products of attention: scales, masks, softmax and its guard."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import ml_dtypes
-from tvm import relax
+from tvm import relax, tirx
 
 from ....core.constants.numpy_types import numpy_dtype
 from ....frontend.tensor_types import dtype_of
-from ..matching.extents import known_shape, same_shape
+from ..matching.extents import extent, known_shape, same_shape
 from ..matching.view import View, op_name
 from .indices import MOVES
 from .reading import scale_of
@@ -56,6 +54,9 @@ class Weights:
     """Softmax and what was done with it before it meets the values."""
 
     softmax: relax.Call  # the operator
+    scores: Any  # of the keys
+    # A score behind those of the keys, whose weight is dropped: of extent 1 along softmax's axis.
+    sink: Any
     steps: tuple[Step, ...]  # movements and casts, in the order of computation
     # Which weights zeros replace: those of ``dead`` rows, whose scores are all minus infinity, or
     # all that are ``nan``, as those of a row with a NaN or plus infinity, too.
@@ -68,20 +69,27 @@ def read_weights(view: View, expr: Any) -> Weights | None:
     steps: list[Step] = []
     guard: Guard | None = None
     is_scaled = False
+    cut: relax.Call | None = None  # drops the weight of a sink
     for _ in range(_STEPS):
         call = view.call(expr)
         if call is None:
             return None
         name = op_name(call)
         if name == "nn.softmax":
-            return Weights(call, tuple(reversed(steps)), guard, is_scaled)
+            pair = (call.args[0], None) if cut is None else _beside_sink(view, call, cut)
+            if pair is None or (cut is not None and guard is not None):
+                return None
+            scores, sink = pair
+            return Weights(call, scores, sink, tuple(reversed(steps)), guard, is_scaled)
         scaled = scale_of(view, expr)
-        if name in MOVES:
+        if name in MOVES and cut is None:
             steps.append(Step("move", call, call.args[0]))
             expr = call.args[0]
         elif view.is_cast(expr):
             steps.append(Step("cast", call, call.args[0]))
             expr = call.args[0]
+        elif name == "strided_slice" and cut is None:
+            cut, expr = call, call.args[0]
         elif scaled is not None:
             is_scaled |= scaled[1] != 1
             expr = scaled[0]
@@ -93,6 +101,23 @@ def read_weights(view: View, expr: Any) -> Weights | None:
         else:
             return None
     return None
+
+
+def _beside_sink(view: View, softmax: relax.Call, cut: relax.Call) -> tuple[Any, Any] | None:
+    """Find scores and sink where softmax is over both, and what is cut off is the sink's weight."""
+    concat, rank = view.call(softmax.args[0], "concat"), len(known_shape(softmax) or [])
+    if concat is None or len(concat.args[0]) != 2 or not all(map(_is_zero, cut.args[2])):
+        return None
+    axis = int(softmax.attrs.axis) % rank
+    scores, sink = concat.args[0]
+    kept, shapes = known_shape(cut), [known_shape(x) or [] for x in (scores, sink)]
+    is_one = len(shapes[1]) == rank and extent(shapes[1][axis]) == 1
+    is_along = int(concat.attrs.axis) % rank == axis
+    return (scores, sink) if is_one and is_along and same_shape(kept or [], shapes[0]) else None
+
+
+def _is_zero(begin: Any) -> bool:
+    return isinstance(begin, tirx.IntImm) and int(begin) == 0
 
 
 def read_scores(view: View, expr: Any) -> tuple[Any, list[Step]] | None:

@@ -1,7 +1,5 @@
 """Shapes of tensors, symbolic extents included, and when two are the same."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ that round and axes of extent 1 leave no trace. What does not depend on any of t
 expressions stays whole.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Def-use view of a function: the definition and the readers of every variable."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence

@@ -24,15 +24,17 @@ class Epilogue:
     ----------
     acc : Var
         Weighted sums of values, by slot and column.
-    l_i : Var
-        Sums of the exponentials, by slot.
+    m_i, l_i : Var
+        Maxima of the scores, and sums of the exponentials, by slot.
     """
 
-    def __init__(self, pattern: Pattern, config: CpuConfig, acc: ir.Var, l_i: ir.Var) -> None:
+    def __init__(
+        self, pattern: Pattern, config: CpuConfig, acc: ir.Var, m_i: ir.Var, l_i: ir.Var
+    ) -> None:
         product = pattern.product
         results = tuple(replace(r, value=vector_math(r.value)) for r in product.results)
         self._pattern = replace(pattern, product=replace(product, results=results))
-        self._config, self._acc, self._l_i = config, acc, l_i
+        self._config, self._acc, self._m_i, self._l_i = config, acc, m_i, l_i
         self._is_vector = all(is_vector_code(r, product.total) for r in results)
 
     def rows(
@@ -63,7 +65,7 @@ class Epilogue:
         stmt = over_vectors(elements, self._config.width if self._is_vector else 1, run)
         total = load(self._l_i, [slot])
         keys = index(self._pattern.key.extent)
-        divided_by = divisor(self._pattern, total)
+        divided_by = divisor(self._pattern, at, load(self._m_i, [slot]), total)
         if constant(keys) is None:  # without keys the sums of values and of exponentials are 0
             divided_by = tirx.Select(keys > 0, divided_by, float_(1))
         stmts = [assign(inverse, float_(1) / divided_by), stmt]

@@ -70,7 +70,7 @@ class _Kernel:
             left = index(config.block)
         tiles = ceildiv(left, rows)
         state = OnlineSoftmax(self._pattern, config, rows, slots)
-        epilogue = Epilogue(self._pattern, config, acc, state.l_i)
+        epilogue = Epilogue(self._pattern, config, acc, state.m_i, state.l_i)
 
         def begin(row: ir.Expr) -> ir.Expr:
             """Return the first query of a tile: the last tile moves back to fit."""

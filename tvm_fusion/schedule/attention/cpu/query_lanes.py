@@ -63,7 +63,7 @@ class _Kernel:
         self._acc = scratch([index(config.width), index(config.columns)], FLOAT, "acc")
         self._sums = scratch([index(self._config.columns), index(config.width)], FLOAT, "sums")
         self._m_i, self._l_i = (scratch([index(config.width)], FLOAT, n) for n in ("m_i", "l_i"))
-        self._epilogue = Epilogue(pattern, config, self._acc, self._l_i)
+        self._epilogue = Epilogue(pattern, config, self._acc, self._m_i, self._l_i)
 
     def func(self, program: Program) -> tirx.PrimFunc:
         return query_blocks(program, self._pattern, self._queries, self._config.block, self._task)

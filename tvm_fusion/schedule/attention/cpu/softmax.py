@@ -31,8 +31,8 @@ class OnlineSoftmax:
     ----------
     rows : int
         Rows that are computed at once.
-    l_i : Var
-        Running l_lanes of the exponentials, by slot.
+    m_i, l_i : Var
+        Running maxima of the scores and sums of the exponentials, by slot.
     local, running : list of Var
         Buffers of one tile of keys, and those that live across tiles.
     """
@@ -41,9 +41,9 @@ class OnlineSoftmax:
         self._pattern, self._config = pattern, config
         self.rows = rows
         self.l_i = scratch([index(slots)], FLOAT, "l_i")
-        self._m_i = scratch([index(slots)], FLOAT, "m_i")
+        self.m_i = scratch([index(slots)], FLOAT, "m_i")
         self._slots = slots
-        stats = [self.l_i, self._m_i]
+        stats = [self.l_i, self.m_i]
         self.local: list[ir.Var] = stats if config.single else []
         self.running: list[ir.Var] = [] if config.single else stats
 
@@ -58,7 +58,7 @@ class OnlineSoftmax:
 
             return sequence(
                 [
-                    *initialize(load(self._m_i, [slot]), load(self.l_i, [slot])),
+                    *initialize(load(self.m_i, [slot]), load(self.l_i, [slot])),
                     over_vectors(self._config.columns, self._config.width, clear),
                 ]
             )
@@ -146,7 +146,9 @@ class OnlineSoftmax:
             reduce_vector(m_lanes, lanes, plain_maximum),
         ]
         if config.single:
-            stmts.append(tirx.BufferStore(m_new_alpha, load(m_lanes, [zero]), [zero]))
+            kept = [(m_new_alpha, zero), *([] if pattern.sink is None else [(self.m_i, slot)])]
+            m_new = load(m_lanes, [zero])
+            stmts += [tirx.BufferStore(x, m_new, [i]) for x, i in kept]
         else:
             stmts.extend(self._rescale(acc, m_lanes, m_new_alpha, slot))
         stmts.extend(
@@ -168,7 +170,7 @@ class OnlineSoftmax:
     ) -> list[tirx.Stmt]:
         """Rescale the statistics and accumulators to the new maximum."""
         state = SoftmaxState(
-            load(self._m_i, [slot]), load(self.l_i, [slot]), load(m_new_alpha, [index(1)])
+            load(self.m_i, [slot]), load(self.l_i, [slot]), load(m_new_alpha, [index(1)])
         )
         m_new = load(m_new_alpha, [index(0)])
 

@@ -4,8 +4,6 @@ Softmax takes several times as long as both products there, so sizes are simple:
 queries if there are as many, a tile of keys whose scores stay in the level-2 cache.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

@@ -358,9 +358,9 @@ class _QueryBlock:
             def column(j: ir.Expr) -> tirx.Stmt:
                 number = self._column(j, t)
                 at = {**self._position(row), pattern.column.var: number}
-                stmt = store_result(
-                    pattern, at, load(self._acc, [r, t, i, j]) / divisor(pattern, l_i)
-                )
+                total_of_row = divisor(pattern, at, load(self._m_i, [r, t, i]), l_i)
+                value = load(self._acc, [r, t, i, j]) / total_of_row
+                stmt = store_result(pattern, at, value)
                 if pattern.masked_weight is not None:
                     # NaN compares false, too.
                     otherwise = [*masked_row(pattern, at, total), store_result(pattern, at, total)]

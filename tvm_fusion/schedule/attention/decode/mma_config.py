@@ -22,6 +22,7 @@ MMA_DEPTH, MMA_COLUMNS = (
 )
 MAX_WARPS = 8  # of a block: a multiprocessor holds one
 BYTES_IN_FLIGHT = 64 * 1024  # of keys and values that a multiprocessor waits for
+STEPS_IN_FLIGHT = 4  # at least, of heads of any width: one warp would wait for each of its own
 REDUCE_BYTES = 32 * 1024  # of shared memory for the results of warps, which are merged there
 
 
@@ -69,7 +70,8 @@ def warps_and_stages(
 
     def left(warps: int) -> int:
         results = max(REDUCE_BYTES, 8 * warps * int(pattern.column.extent))
-        return min(BYTES_IN_FLIGHT, limit - results - 8 * warps * block_m)
+        wanted = max(BYTES_IN_FLIGHT, STEPS_IN_FLIGHT * size)
+        return min(wanted, limit - results - 8 * warps * block_m)
 
     while warps > 1 and warps * size > left(warps):
         warps //= 2

@@ -171,9 +171,9 @@ class _RowReduction:
         def shared(number: ir.Expr, i: int) -> ir.Expr:
             return load(self._shared, [index(i), number, c])
 
-        acc, l_i = (load(self._merged, [p, c, index(i)]) for i in range(2))
+        acc, l_i, m = (load(self._merged, [p, c, index(i)]) for i in range(3))
         at = {**config.query_group.place(self._batch, self._row), pattern.column.var: c}
-        mean = mean_of(pattern, at, acc, l_i)
+        mean = mean_of(pattern, at, acc, m, l_i)
         merged = [self._clear([p, c]), self._merge([p, c], config.reduce_threads, shared)]
         stmts = [*merged, mean, store_result(pattern, at, acc)]
         return when(tirx.EQ(p, index(0)), sequence(stmts))

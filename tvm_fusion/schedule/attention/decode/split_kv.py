@@ -348,7 +348,7 @@ class SplitKV(ABC):
                 assign(m, float_(LOWEST)),
                 merge.maximum(),
                 merge.add(*sums),
-                mean_of(pattern, at, acc, l_i),
+                mean_of(pattern, at, acc, m, l_i),
                 store_result(pattern, at, acc),
             ]
             inside = self._first + rows.start + row < config.query_group.size

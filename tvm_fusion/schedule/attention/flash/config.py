@@ -1,7 +1,5 @@
 """Configuration of FlashAttention on tensor cores, as plain data."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ...gpu.launch import VECTOR_BYTES

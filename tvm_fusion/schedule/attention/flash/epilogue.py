@@ -27,6 +27,12 @@ class FlashResults(FlashBlock):
 
     _result: ir.Var
 
+    def _divisor(self, slot: ir.Expr) -> ir.Expr:
+        """Return what a row of the thread is divided by; maxima are of scores without factor."""
+        m_i = load(self._m_i, [slot]) * float_(self._problem.score.factor)
+        at = self._row(slot)
+        return divisor(self._problem.pattern, at, m_i, load(self._l_i, [slot]))
+
     def _store_vector(
         self, at: dict[ir.Var, ir.Expr], column: ir.Expr, result: ir.Expr
     ) -> tirx.Stmt:
@@ -86,8 +92,7 @@ class FlashMmaEpilogue(FlashResults, FlashMmaBlock):
         columns8 = self._column_cells
 
         def inverse(slot: ir.Expr) -> tirx.Stmt:
-            value = float_(1) / divisor(self._problem.pattern, load(self._l_i, [slot]))
-            return assign(load(self._alpha, [slot]), value)
+            return assign(load(self._alpha, [slot]), float_(1) / self._divisor(slot))
 
         def pair(i: ir.Expr) -> tirx.Stmt:
             m, n8, half = coordinates(i, [self._config.m16, columns8, 2])

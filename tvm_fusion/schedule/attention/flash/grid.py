@@ -18,7 +18,7 @@ from .config import FlashMmaConfig
 from .problem import FlashProblem
 
 HALF_BYTES = 2  # of an element
-SECTION_BYTES = 16 << 20  # of keys and values: in the last cache, beside what blocks before read
+SECTION_BYTES = 16 << 20  # of keys and values: in the last cache, besides what blocks before read
 
 # Writes a block: what the axes of heads are, and its first query.
 BlockOf = Callable[[dict[ir.Var, ir.Expr], ir.Expr], tirx.Stmt]

@@ -8,8 +8,6 @@ A kernel's time is estimated in cycles of a multiprocessor as
             of one block's copies
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator
@@ -40,12 +38,12 @@ MAX_BLOCKS_PER_SM = 8
 # With q in registers, what ptxas 13.0 made was fast but wrong where block_n is as large as a head
 # (measured on an H200). It is loaded again for every tile: 22 cases were right there.
 WGMMA_BY_DEFAULT = True
-# Warp-specialized kernels are chosen where they were measured beside the others' best, interleaved,
-# on an H200: head dimensions, padded, and at least so many keys. 2x16x2048, causal: of 256 369 us,
-# 144 with TMA; of 192 181, 118; of 96 185.7, 72.7; of 80 125, 69; of 64 78, 60; of 128, not causal,
-# 145, 119; 1x12x1500x64 28.1, 21.0. With few keys, a block alone on its multiprocessor has nothing
-# to hide its first loads behind: 64x12x197x64 40 us, 60 with TMA; 16x12x512x64 38.0, 46.9. Of 512
-# keys, wide heads are faster: 1x32x512x128 of 8 KV heads, causal, 14.3, 10.8.
+# Warp-specialized kernels are chosen where they were measured against the others' best,
+# interleaved, on an H200: head dimensions, padded, and at least so many keys. 2x16x2048, causal: of
+# 256 369 us, 144 with TMA; of 192 181, 118; of 96 185.7, 72.7; of 80 125, 69; of 64 78, 60; of 128,
+# not causal, 145, 119; 1x12x1500x64 28.1, 21.0. With few keys, a block alone on its multiprocessor
+# has nothing to hide its first loads behind: 64x12x197x64 40 us, 60 with TMA; 16x12x512x64 38.0,
+# 46.9. Of 512 keys, wide heads are faster: 1x32x512x128 of 8 KV heads, causal, 14.3, 10.8.
 TMA_LEAST_KEYS = {48: 1024, 64: 1024, 80: 1024, 96: 512, 128: 512, 192: 512, 256: 512}
 MANY_WAVES = 4  # beyond which a partial last wave counts as its fraction
 # Of warp-specialized kernels, fitted to 12 configurations of three shapes on an H200, within 11 %:

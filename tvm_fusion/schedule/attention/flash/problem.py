@@ -1,7 +1,5 @@
 """Attention as FlashAttention on tensor cores reads it: operands of a half type, score, results."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm import DataType, ir, tirx

@@ -9,8 +9,6 @@ Every block of queries loads all keys and values that it sees, for each query he
 again. Computed once by a kernel before, they are written and read once more, and copied.
 """
 
-from __future__ import annotations
-
 import math
 
 from tvm import ir, tirx

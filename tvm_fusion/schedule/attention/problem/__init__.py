@@ -4,6 +4,7 @@
 ``score_form``                  the score as bounds of visible keys, a scale and the rest
 ``mask_bounds``, ``constants``  masks by position; constants that were tensors
 ``weights``                     maps of the softmax before the second product
+``sink``                        a score besides those of the keys
 ``query_group``                 GQA: rows that share keys and values
 ``kv_vectors``                  vector loads
 ``online_softmax``              a row's running maximum and sum, and how partial results merge

@@ -58,12 +58,13 @@ def with_constants(pattern: Pattern, group: Group) -> Pattern:
         found = map_loads(expr, known_value)
         return expr if found.same_as(expr) else widened(_folded(found))
 
-    masked = pattern.masked_weight
+    masked, sink = pattern.masked_weight, pattern.sink
     return replace(
         pattern,
         score=written(pattern.score),
         weight=written(pattern.weight),
         masked_weight=None if masked is None else written(masked),
+        sink=None if sink is None else written(sink),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 import tvm_ffi
-from tvm import ir, sym, tirx
+from tvm import ir, tirx
 
 from ....core.contract.template import Refusal
 from ....core.tir.expressions import loads, variables
@@ -16,6 +16,7 @@ from ....program.stage import Axis, Stage
 from ...contraction.problem.sum_of_products import SumOfProducts, analyse
 from ...index.inline import inlined, inlined_size
 from .pattern import FLOAT, Pattern, widened
+from .sink import of_keys, split_sink
 from .weights import Weights, read_weights
 
 FLOATS = ("float32", "float16")
@@ -122,19 +123,18 @@ class _Reader:
         key = self._axes.key()
         if isinstance(key, Refusal):
             return key
-        for stage in (self._maximum, self._total, self._product):
-            if not sym.Analyzer().can_prove_equal(stage.reduce[0].extent, key.extent):
-                return Refusal(
-                    "more_than_scores",
-                    f"{stage.title} reduces {stage.reduce[0].extent} elements of rows of "
-                    f"{key.extent} scores, such as an attention sink besides them.",
-                )
-        score = self._axes.express(self._maximum, _added(self._maximum))
-        if score is None:
+        found = []
+        for stage in (self._maximum, self._total):
+            terms = _added(stage, key.extent)
+            if isinstance(terms, Refusal):
+                return terms
+            found.append([self._axes.express(stage, term) for term in terms])
+        (score, sink), added = found
+        if score is None or (sink is None) != (added[1] is None):
             return scores_elsewhere(self._maximum)
         exponent = tirx.exp(score - self._axes.row_max)
-        added = self._axes.express(self._total, _added(self._total))
-        if added is None or not tvm_ffi.structural_equal(added, exponent, map_free_vars=False):
+        expected = [exponent, None if sink is None else tirx.exp(sink - self._axes.row_max)]
+        if not tvm_ffi.structural_equal(added, expected, map_free_vars=False):
             return Refusal(
                 "no_softmax",
                 f"It is not a softmax: {self._total.title} does not sum the exponentials of the "
@@ -152,7 +152,7 @@ class _Reader:
                 "second_product",
                 f"{self._product.title} does not reduce the axis of the softmax.",
             )
-        return self._finish(first, second, key, score, exponent, weighted[0], own)
+        return self._finish(first, second, key, score, sink, exponent, weighted[0], own)
 
     def _finish(
         self,
@@ -160,16 +160,28 @@ class _Reader:
         second: SumOfProducts,
         key: Axis,
         score: ir.Expr,
+        sink: ir.Expr | None,
         exponent: ir.Expr,
         weighted: ir.Expr,
         own: Mapping[ir.Var, ir.Var],
     ) -> Pattern | Refusal:
-        normal = self._axes.express(self._product, weighted)
+        normal = weighted
+        if sink is not None:
+            normal = of_keys(weighted, self._product.reduce[0].var, key.extent)
+        normal = self._axes.express(self._product, normal)
         weights = (
             None if normal is None else read_weights(normal, score, exponent, self._axes.row_sum)
         )
         if not isinstance(weights, Weights):
             return weights or scores_elsewhere(self._product)
+        if sink is not None and (
+            weights.masked_weight is not None or {self._axes.raw, key.var} & variables(sink)
+        ):
+            return Refusal(
+                "more_than_scores",
+                f"What {self._maximum.title} reduces besides scores depends on them, or weights "
+                "that are no numbers are replaced.",
+            )
         if {self._axes.raw, self._axes.row_max} & variables(weights.value):
             return Refusal(
                 "weights_changed",
@@ -196,7 +208,7 @@ class _Reader:
         used = variables(k) | variables(value)
         rows = [a for a in others if a.var not in used]
         query = max(rows, key=_extent, default=None)
-        exprs = (q, k, value, score, weights.value, weights.masked_weight)
+        exprs = (q, k, value, score, weights.value, weights.masked_weight, sink)
         try:
             wide = [None if e is None else widened(e) for e in exprs]
         except ValueError as reason:
@@ -208,7 +220,7 @@ class _Reader:
                 "point of at most 32 bits.",
             )
         dtypes = (_dtype(q), _dtype(k), _dtype(value))
-        q, k, value, score, weight, masked_weight = wide
+        q, k, value, score, weight, masked_weight, sink = wide
         return Pattern(
             tuple(a for a in others if a is not query),
             query,
@@ -224,6 +236,7 @@ class _Reader:
             weight,
             masked_weight,
             weights.zeros_dead_rows,
+            sink,
             second,
             {**own, columns[0].var: columns[0].var},
             dtypes,
@@ -240,13 +253,16 @@ class _Reader:
         return any(x.source.same_as(self._total.targets[0]) for x in loads(factor))
 
 
-def _added(stage: Stage) -> ir.Expr | None:
-    """Return the term that a reduction adds to its own value."""
-    update, target = stage.values[0], stage.targets[0]
-    for own, other in ((update.a, update.b), (update.b, update.a)):
-        if isinstance(own, ir.TensorLoad) and own.source.same_as(target):
-            return other
-    return None
+def _added(stage: Stage, keys: ir.Expr) -> tuple[ir.Expr, ir.Expr | None] | Refusal:
+    """Return the terms that a reduction adds to its own value: of keys, and of a sink."""
+    update, target, axis = stage.values[0], stage.targets[0], stage.reduce[0]
+    is_own = isinstance(update.a, ir.TensorLoad) and update.a.source.same_as(target)
+    term = update.b if is_own else update.a
+    return split_sink(term, axis.var, axis.extent, keys) or Refusal(
+        "more_than_scores",
+        f"{stage.title} reduces {axis.extent} elements of rows of {keys} scores, which is not "
+        "these and at most one attention sink behind them.",
+    )
 
 
 def _titles(stages: Sequence[Stage]) -> str:

@@ -108,22 +108,31 @@ def store_result(pattern: Pattern, at: Mapping[ir.Var, ir.Expr], value: ir.Expr)
     return store_results(product, pattern.place(at), value)
 
 
-def divisor(pattern: Pattern, l_i: ir.Expr) -> ir.Expr:
+def divisor(pattern: Pattern, at: Mapping[ir.Var, ir.Expr], m_i: ir.Expr, l_i: ir.Expr) -> ir.Expr:
     """Return what a row's sum of values is divided by, to be guarded where rows are dead.
 
     The exponentials of minus infinity less a finite maximum (``LOWEST``) are 0, so is their sum,
     and that of the values is what zeros weigh. With a NaN or plus infinity, both are NaN.
+
+    The exponential of a sink is infinite where it is far above the scores, or all are hidden: the
+    result is 0 then, as is that of weights which are too small.
     """
+    if pattern.sink is not None:
+        return l_i + tirx.exp(substitute(pattern.sink, at) - m_i)
     if not pattern.zeros_dead_rows:
         return l_i
     return tirx.Select(tirx.EQ(l_i, float_(0)), float_(1), l_i)
 
 
 def mean_of(
-    pattern: Pattern, at: Mapping[ir.Var, ir.Expr], acc: ir.TensorLoad, l_i: ir.TensorLoad
+    pattern: Pattern,
+    at: Mapping[ir.Var, ir.Expr],
+    acc: ir.TensorLoad,
+    m: ir.TensorLoad,
+    l_i: ir.TensorLoad,
 ) -> tirx.Stmt:
     """Divide a merged sum of values by that of their weights."""
-    mean = assign(acc, acc / divisor(pattern, l_i))
+    mean = assign(acc, acc / divisor(pattern, at, m, l_i))
     if pattern.masked_weight is None:
         return mean
     # Not the other way round: NaN compares false.

@@ -1,7 +1,5 @@
 """The attention pattern: operands q, k, v, a map of the scores, weights, and an epilogue."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -53,6 +51,8 @@ class Pattern:
         guard replaces these.
     zeros_dead_rows : bool
         Whether a guard puts zeros in rows whose scores are all minus infinity; others stay NaN.
+    sink : PrimExpr or None
+        A score that takes its share of a row's softmax without a value, in float32.
     product : SumOfProducts
         The second product with its epilogue, over its own axes.
     own : Mapping of Var to Var
@@ -75,6 +75,7 @@ class Pattern:
     weight: ir.Expr
     masked_weight: ir.Expr | None
     zeros_dead_rows: bool
+    sink: ir.Expr | None
     product: SumOfProducts
     own: Mapping[ir.Var, ir.Var]
     operand_dtypes: tuple[str, str, str]

@@ -1,7 +1,5 @@
 """Proposals of attention: from the first product to the second, with movement around them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Iterator
 

@@ -6,8 +6,6 @@ shared     W1 by chunks of N1, W2, then stages of X: 64 rows of all K each
 registers  sums of a chunk of H, its rounded values as fragments of A, sums of D
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm import DataType
@@ -18,7 +16,7 @@ from ...gpu.memory import mbarrier
 from ...gpu.memory.tma import PANEL
 from ..tile.shape import REGISTER_FILE
 from ..wgmma.config import WgmmaConfig
-from ..wgmma.tma_operand import TmaOperand
+from ..wgmma.operands.matrix import TmaOperand
 
 OTHER_REGISTERS = 24  # of a consumer's thread, besides sums, fragments and what these read
 

@@ -6,8 +6,6 @@
 H stands for a buffer that no memory has: the first product's only result, the second's operand A.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

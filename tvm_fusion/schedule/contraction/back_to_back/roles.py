@@ -9,7 +9,7 @@ the others, consumers, each with every consumers-th of these tiles:
     load what the chunk's epilogue reads                                      global, in vectors
     behind the last chunk: arrive(empty[stage])
     fragments = epilogue(sums), rounded to H's type                           (hidden_fragments)
-    acc += fragments * W2[chunk]       runs beside the next chunk's sums      wgmma, A in registers
+    acc += fragments * W2[chunk]       runs while the next chunk's sums      wgmma, A in registers
   epilogue: results in vectors, from registers                                (direct_epilogue)
 """
 
@@ -46,7 +46,7 @@ from ..tile.results.results import VectorResults
 from ..tile.results.vectors import ResultVectors
 from ..tile.shape import M16
 from ..wgmma.direct_epilogue import DirectEpilogue
-from ..wgmma.tma_operand import TmaOperand
+from ..wgmma.operands.matrix import TmaOperand
 from .config import BackToBackConfig
 
 # Hidden columns of two GEMMs back to back: sums of the first, as fragments of A of the second.

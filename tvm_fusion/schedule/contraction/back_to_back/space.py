@@ -4,8 +4,6 @@ consumers * chunks of H's columns; stages take what shared memory the weights le
 each consumer
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,7 +29,7 @@ from ..tile.results.vectors import result_vectors
 from ..tile.shape import TileConfig, TileOperands
 from ..wgmma.config import WgmmaConfig
 from ..wgmma.direct_epilogue import COLUMNS
-from ..wgmma.tma_operand import TmaOperand, merged, tma_operand
+from ..wgmma.operands.matrix import TmaOperand, merged, tma_operand
 from .config import BackToBackConfig
 from .problem import BackToBack
 
@@ -184,7 +182,7 @@ def _is_hidden(pair: BackToBack, first: GemmProblem, second: GemmProblem) -> boo
 
 # The analytical model of two GEMMs back to back, in clocks of a multiprocessor.
 #
-#     launch + weights + memory beside the longer of: tiles of a multiprocessor * work;
+#     launch + weights + memory or the longer of: tiles of a multiprocessor * work;
 #                                                     tiles of a consumer * (work + chunks of H)
 #     work    products and epilogues of a tile of 64 rows
 #

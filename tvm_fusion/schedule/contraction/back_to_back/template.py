@@ -4,8 +4,6 @@ It takes many rows of few columns, whose two weights fit into shared memory toge
 models of one kernel and of two say that it pays.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ The constant weight is packed at compile time in the order of the sum, channels 
 ``[groups][k][window][c]``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 

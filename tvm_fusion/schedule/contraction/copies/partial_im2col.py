@@ -49,8 +49,8 @@ from ..problem.functions.packing import packing_function
 from ..problem.gemm_view import gemm_view
 from ..problem.sum_of_products import SumOfProducts, is_weight
 from ..tile.config import is_plain, narrow_operand, unguarded
-from ..wgmma.match_tma_window import image_dim, is_of_bounds
-from ..wgmma.tma_window import ImageDim
+from ..wgmma.operands.match_window import image_dim, is_of_bounds
+from ..wgmma.operands.window import ImageDim
 from .operand_copies import OperandCopies
 
 MOST_GROWTH = 4 / 3  # of a column, so that those of pixels are at lines of memory

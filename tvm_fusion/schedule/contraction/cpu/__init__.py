@@ -14,8 +14,8 @@ On tile registers (AMX) the loop over panels is outside of that over passes.
     where A and B are read from
 ``blocks``
     packed weights in blocks with a scale each
-``kernel``, ``tile``, ``accumulators``
-    the loops; a register tile and its epilogue; its sums in vectors or tile registers
+``kernel``, ``tile``, ``accumulators``, ``epilogue``
+    the loops; a register tile; its sums in vectors or tile registers; its results
 ``tile_blocking``
     sizes for tile registers
 ``ragged_rows``

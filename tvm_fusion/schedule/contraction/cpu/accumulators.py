@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 
 from ....core.tir.expressions import load
-from ....core.tir.loops import index, local, over, prefetch, sequence, simplified
+from ....core.tir.loops import index, local, over, prefetch, product, sequence, simplified
 from ...cpu.register_tile import accumulate, each
 from ...cpu.tile_block import WORD_BYTES, TileBlock, heights_of
 from ...instructions.tiles import TILE_ROW_BYTES, TILE_ROWS, TileAddress, configure
@@ -165,6 +165,12 @@ class VectorAccumulators(Accumulators):
         return each(self.buffer, body)
 
 
+def first_of(buffer: ir.Var, offset: ir.Expr, sizes: Blocking) -> ir.Expr:
+    """Return where in the buffer of :class:`TileAccumulators` the sums of a tile begin."""
+    number = tirx.floordiv(offset, index(sizes.mr))
+    return simplified(tirx.floormod(number, index(2)) * (int(buffer.ty.shape[0]) // 2))
+
+
 class TileAccumulators(Accumulators):
     """Sums in tile registers; products of whole tiles.
 
@@ -195,9 +201,7 @@ class TileAccumulators(Accumulators):
         self._config, self._given = config, tiles
         heights: tuple[ir.Expr | int, ...] = heights_of(place.height)
         super().__init__(view, place, buffer)
-        rows = int(buffer.ty.shape[0]) // 2
-        number = tirx.floordiv(place.offset, index(place.sizes.mr))
-        self.first = simplified(tirx.floormod(number, index(2)) * rows)
+        self.first = first_of(buffer, place.offset, place.sizes)
         self._firsts = [index(i * TILE_ROWS) for i in range(len(heights))]
         self._is_shaped = self._a.pads or (heights == tiles.heights and not place.clamp)
         if place.clamp and not self._is_shaped:
@@ -220,10 +224,19 @@ class TileAccumulators(Accumulators):
         """Load the tiles."""
         return self._tiles.load(self._part_of(source))
 
-    def accumulate(self) -> tirx.Stmt:
-        """Multiply."""
+    @property
+    def steps(self) -> ir.Expr:
+        """Count the steps of a pass over K."""
+        outer = [index(axis.extent) for axis in self._view.k_axes[:-1]]
+        return simplified(product([*outer, self._steps]))
+
+    @property
+    def _steps(self) -> ir.Expr:
+        return simplified(tirx.floordiv(index(self._place.panel.k), index(self._tiles.words)))
+
+    def accumulate(self, beside: Callable[[ir.Expr], tirx.Stmt] | None = None) -> tirx.Stmt:
+        """Multiply; ``beside`` is what else is done in a step, by its number in the pass."""
         place, words = self._place, self._tiles.words
-        steps = simplified(tirx.floordiv(index(place.panel.k), index(words)))
 
         def summing(around: list[ir.Expr]) -> tirx.Stmt:
             def a_tile(i: int, k: ir.Expr) -> TileAddress:
@@ -234,8 +247,16 @@ class TileAccumulators(Accumulators):
                 element = self._b.at(place.panel, [*around, k * words], index(j * TILE_ROWS))
                 return TileAddress(element, self._b.width * WORD_BYTES)
 
-            ahead = None if around else self._prefetched
-            return self._tiles.accumulate(steps, a_tile, b_tile, ahead, streams=True)
+            def more(k: ir.Expr) -> tirx.Stmt:
+                stmts = [] if around else [self._prefetched(k)]
+                if beside is not None:
+                    number = index(0)
+                    for axis, i in zip(self._view.k_axes, around, strict=False):
+                        number = number * index(axis.extent) + i
+                    stmts.append(beside(simplified(number * self._steps + k)))
+                return sequence(stmts)
+
+            return self._tiles.accumulate(self._steps, a_tile, b_tile, more, streams=True)
 
         return self._over_k(summing)
 
@@ -248,7 +269,7 @@ class TileAccumulators(Accumulators):
             return sequence([])
         lines = -(-words * self._b.width // (line * tiles))
         number = tirx.floordiv(place.offset, index(sizes.mr))
-        step = simplified(number * tirx.floordiv(index(place.panel.k), index(words))) + k
+        step = simplified(number * self._steps) + k
         found = [self._b.ahead(place.panel, (step * lines + n) * line) for n in range(lines)]
         return sequence([prefetch(one, level=2) for one in found if one is not None])
 
@@ -258,12 +279,16 @@ class TileAccumulators(Accumulators):
 
     def finish(self, epilogue: tirx.Stmt) -> tirx.Stmt:
         """Store the tiles to the buffer."""
+        return sequence([self.keep(), epilogue])
+
+    def keep(self) -> tirx.Stmt:
+        """Store the tiles to the buffer, for an epilogue that comes later."""
         first = self.first
 
         def sums(i: ir.Expr, j: ir.Expr) -> ir.TensorLoad:
             return load(self.buffer, [first + i, j])
 
-        return sequence([self._tiles.store(self._part_of(sums)), epilogue])
+        return self._tiles.store(self._part_of(sums))
 
     def around(self, body: tirx.Stmt) -> tirx.Stmt:
         """Shape the tiles for this one, and for the others again."""

@@ -19,11 +19,12 @@ LATENCY = 4  # cycles of a fused multiply-add
 PER_CYCLE = 2  # fused multiply-adds, and loads
 MAX_MR = 14
 UNHIDDEN = 0.3  # cycles of a load, on average: tall tiles measured slower
-MC = 128  # rows that stay in the level-2 cache beside a panel; also M if symbolic
+MC = 128  # rows that stay in the level-2 cache with a panel; also M if symbolic
 ENOUGH = 0.75  # of the tasks wanted, where more would copy the same panels again
 FEW_TILES = 4  # of rows, for which copying B costs as much as multiplying
 LEAST_KC = 128  # of a pass, which loads and stores partial sums
 NORMALIZE, READ = 0.8, 0.3  # cycles of an element of these, and of B in a far cache
+COMPUTE = 2  # cycles of a vector of A that tasks compute, or of B that they widen
 COPY = 3  # cost of copying an element of B, relative to reading one of A
 TASKS = 4  # per core, for balance
 GRAIN = 1 << 17  # multiplications that are worth a task: a few microseconds
@@ -50,6 +51,12 @@ def default_blocking(problem: GemmProblem, machine: Machine) -> Blocking:
         extents = rows, columns * nr, problem.norm_k, batch
         rate = PER_CYCLE * machine.unit.lanes
         blocks, chunks = norm_blocking(*extents, machine, (mr, nr), rate)
+        panels = math.ceil(columns / chunks)
+    elif problem.computes_a and k is not None and not copies:
+        extents, lanes = (rows, columns * nr, k, batch), machine.unit.lanes
+        made = COMPUTE / lanes
+        costs = made, READ + made * problem.widens_b
+        blocks, chunks = norm_blocking(*extents, machine, (mr, nr), PER_CYCLE * lanes, costs)
         panels = math.ceil(columns / chunks)
     elif k is not None and _by_rows(columns * nr * k, tiles, machine, copies):
         # Copies are made once for each core, tasks that copy nothing may be smaller.
@@ -88,10 +95,11 @@ def norm_blocking(
     machine: Machine,
     tile: tuple[int, int],
     rate: float,
+    costs: tuple[float, float] = (NORMALIZE, READ),
 ) -> tuple[int, int]:
-    """Choose blocks of rows, and chunks of panels, for tasks that normalize their rows.
+    """Choose blocks of rows, and chunks of panels, for tasks that make their rows of A.
 
-    The choice takes the fewest cycles on equally busy cores: tasks that share rows normalize them
+    The choice takes the fewest cycles on equally busy cores: tasks that share rows make them
     again, blocks that share columns read B again.
 
     Parameters
@@ -100,11 +108,13 @@ def norm_blocking(
         Of GEMMs that share no columns.
     rate : float
         Multiplications in a cycle.
+    costs : tuple of float
+        Cycles of an element of A, and of B.
 
     Returns
     -------
     blocks, chunks : int
-        As many tasks normalize each row as there are chunks.
+        As many tasks make each row as there are chunks.
     """
     height, width = tile
     tiles, panels = math.ceil(rows / height), math.ceil(columns / width)
@@ -117,7 +127,7 @@ def norm_blocking(
         for chunks in range(1, min(panels, math.ceil(TASKS * threads / blocks)) + 1):
             wide = math.ceil(panels / chunks) * width
             sums = tall * wide / rate
-            task = (sums + tall * NORMALIZE + wide * READ) * k
+            task = (sums + tall * costs[0] + wide * costs[1]) * k
             tasks = batch * blocks * chunks
             cost = math.ceil(tasks / threads) * task, tasks
             if best is None or cost < best:
@@ -269,6 +279,10 @@ class GemmProblem:
     norm_k : int, optional
         Elements of a row of A if a task normalizes the rows of its block: few tasks share rows
         then.
+    computes_a : bool
+        Whether a task computes its rows of A first, such as float32 of half types.
+    widens_b : bool
+        Whether panels of half types are converted to float32.
     """
 
     m: int | None
@@ -280,6 +294,8 @@ class GemmProblem:
     copies: bool = False
     tile_words: int | None = None
     norm_k: int | None = None
+    computes_a: bool = False
+    widens_b: bool = False
 
 
 @dataclass(frozen=True)

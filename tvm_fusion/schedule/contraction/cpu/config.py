@@ -40,6 +40,7 @@ from .blocks.rounded import in_words, rounded_product
 from .blocks.weights import is_packable
 from .dot_products import WordProduct, dot_product
 from .operands.computed_a import computed_parts
+from .operands.halves import is_half
 from .operands.packed_weights import packable
 from .ragged_rows import RaggedTasks, ragged_tasks
 from .tile_blocking import default_tile_blocking, tile_blockings
@@ -276,6 +277,7 @@ def _gemm(
         widths = tuple(split.count * v for v in fitting if split.count * v <= MAX_VECTORS)
         if not widths:
             return None
+    is_plain = dot is None and prologue is None and ragged is None
     problem = GemmProblem(
         m=_extent(view.m_axes),
         n=constant(panels.n_axes[-1].extent),
@@ -286,6 +288,8 @@ def _gemm(
         copies=not is_packed,
         tile_words=tile_words,
         norm_k=None if prologue is None else prologue.k,
+        computes_a=is_plain and bool(computed_parts(view)),
+        widens_b=is_plain and is_half(view.b),
     )
     return _Gemm(contraction, view, machine, problem, dot, prologue, ragged)
 

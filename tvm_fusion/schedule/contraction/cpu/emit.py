@@ -20,7 +20,7 @@ from ....device import Device
 from ....program.program import Program
 from ...cpu.block_info import block_info
 from ...cpu.schedule import VectorRegisters, plain_nest, tile_contraction
-from ...elementwise.cpu import ElementwiseCpuConfig
+from ...elementwise.cpu.kernel import ElementwiseCpuConfig
 from ...index.address import known_step
 from ...math.vector_math import vector_math
 from ..problem.epilogue.fuse import fuse_epilogue
@@ -54,7 +54,7 @@ class CpuContractionConfig:
     registers : VectorRegisters
         Of tiles and vectors without a GEMM.
     others : tuple of ElementwiseCpuConfig
-        Maps beside a GEMM that read nothing of it, a loop nest each.
+        Maps next to a GEMM that read nothing of it, a loop nest each.
     """
 
     program: Program

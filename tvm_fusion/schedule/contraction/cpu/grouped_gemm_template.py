@@ -22,7 +22,7 @@ from ....device import Device
 from ....ecg.graph import Graph, Operator
 from ....program.group import Group
 from ...cpu.schedule import VectorRegisters
-from ...elementwise.cpu import ElementwiseCpuConfig, maps_cpu
+from ...elementwise.cpu.kernel import ElementwiseCpuConfig, maps_cpu
 from ...index.estimate import flops, points, traffic
 from ..problem.functions.packing import packed_kernel
 from ..problem.grouped_products import GroupedProducts, concat_proposals, products_of
@@ -84,7 +84,7 @@ class GroupedGemm(Template):
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
-        """Make the kernel: one loop over the tasks of all products, and of maps beside them."""
+        """Make the kernel: one loop over the tasks of all products, and of maps next to them."""
         group, program, details = (
             claim.group,
             claim.group.program,

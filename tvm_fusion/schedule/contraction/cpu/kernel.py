@@ -40,7 +40,7 @@ from ....core.tir.loops import (
 )
 from ....program.program import Program
 from ...cpu.schedule import pays_threads
-from ...elementwise.cpu import ElementwiseCpuConfig, maps_cpu
+from ...elementwise.cpu.kernel import ElementwiseCpuConfig, maps_cpu
 from ..problem.functions.packing import PackedConstant, packed_kernel
 from .blocks.rounded import RoundedPanels
 from .blocks.tile_operands import UnpackedTiles
@@ -274,7 +274,7 @@ class GemmLoops:
         stmts: list[tirx.Stmt] = []
         if size is None or size >= sizes.mr:
             # Rows beyond the last full tile make the count negative: no trips.
-            stmts.append(loop("tile", here, lambda n: tile(n, sizes.mr, False)))
+            stmts.append(self._tile.whole(rows, panel, here, pass_))
         if size is None:
             last = full * sizes.mr - rows.start
             inside = tirx.And(last >= 0, last < sizes.mc)

@@ -1,7 +1,5 @@
 """The template of norms that are fused into the GEMM behind them, on CPUs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

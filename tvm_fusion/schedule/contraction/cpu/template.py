@@ -1,7 +1,5 @@
 """Contractions on CPUs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +19,7 @@ from ....program.group import Group
 from ....program.layouts import is_layout_map
 from ....program.program import Program
 from ....program.stage import Axis, Stage
-from ...elementwise.cpu import ElementwiseCpuConfig
+from ...elementwise.cpu.kernel import ElementwiseCpuConfig
 from ...index.address import lies_along
 from ...index.design_space import member
 from ...index.estimate import flops, operations, points, terms, traffic

@@ -2,7 +2,7 @@
 
     acc[mr][nr] = initial value, or the partial sums of the pass before
     for k of the pass:  acc += a[mr] * b[nr], or dot products of some k
-    the last pass:  epilogue (below)
+    the last pass:  epilogue                               (epilogue)
     others:         partial sums, of a task
 
 With offset bytes (VNNI of signed ones), initial values make up for the offset, by row.
@@ -11,24 +11,32 @@ With offset bytes (VNNI of signed ones), initial values make up for the offset, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from tvm import ir, tirx
 
 from ...._tvm.ir.buffer import declare
-from ....core.tir.expressions import is_expensive, load, variables
-from ....core.tir.loops import block, constant, index, loop, sequence, substitute, when
-from ...cpu.register_tile import each, in_vectors
+from ....core.tir.expressions import load
+from ....core.tir.loops import (
+    block,
+    ceildiv,
+    constant,
+    index,
+    loop,
+    prefetch,
+    product,
+    sequence,
+    simplified,
+    substitute,
+    when,
+)
+from ...cpu.register_tile import in_vectors
 from ...cpu.tile_block import TileBlock, heights_of
-from ...index.estimate import operations
 from ...instructions.tiles import TILE_ROWS, configure, keep_extents, release, tile_config
-from ...math.vector_math import vector_math
-from ..problem.epilogue.fuse import is_vector_code, store_results
 from ..problem.gemm_view import GemmView
-from ..problem.sum_of_products import Result, SumOfProducts
-from .accumulators import Accumulators, TileAccumulators, TilePlace, VectorAccumulators
+from .accumulators import Accumulators, TileAccumulators, TilePlace, VectorAccumulators, first_of
 from .config import CpuGemmConfig
 from .dot_products import DotProduct, WordProduct
+from .epilogue import CpuTileEpilogue
 from .operands.a import OperandA, RowBlock
 from .operands.b import OperandB, Panel
 from .operands.tiles import TileRows
@@ -106,6 +114,28 @@ class GemmTile:
             return self._contraction.initial
         return load(self._compensation.buffer, [row])
 
+    def whole(self, rows: RowBlock, panel: Panel, count: ir.Expr, pass_: ir.Expr) -> tirx.Stmt:
+        """Write the loop over the tiles that have all rows.
+
+        Tile registers are stored, and the epilogue of a tile is done among the products of the
+        next one: the units of tiles and of vectors work at once, and the results' cache lines are
+        asked for meanwhile.
+        """
+        mr = self._sizes.mr
+        has_steps = bool(constant(product([a.extent for a in self._view.k_axes])))
+        is_late = self._tiles is not None and self._sizes.mc > mr and has_steps
+
+        def tile(number: ir.Expr) -> tirx.Stmt:
+            return self.stmt(rows, panel, number * mr, mr, False, pass_, is_late)
+
+        tiles = loop("tile", count, tile)
+        if not is_late:
+            return tiles
+        last = (count - 1) * mr
+        row = self._late_row(rows, panel, last)
+        there = tirx.And(count > 0, pass_.equal(self._passes - 1))
+        return sequence([tiles, when(there, loop("i", mr, row))])
+
     def stmt(
         self,
         rows: RowBlock,
@@ -114,34 +144,84 @@ class GemmTile:
         height: int,
         clamp: bool,
         pass_: ir.Expr,
+        is_late: bool = False,
     ) -> tirx.Stmt:
-        """Write one tile: clear or load partial sums, accumulate, epilogue or store them."""
-        sizes = self._sizes
-        width = sizes.nr
-        if panel.columns is not None:
-            narrow = panel.columns
-            width = -(-narrow // self._lanes) * self._lanes if self._b.pads else narrow
-        sums = self._accumulators(TilePlace(rows, panel, offset, height, width, clamp, sizes))
+        """Write one tile: clear or load partial sums, accumulate, epilogue or store them.
+
+        Parameters
+        ----------
+        is_late : bool
+            Whether its epilogue comes later, and that of the tile before it is done beside it.
+        """
+        place = TilePlace(rows, panel, offset, height, self._width(panel), clamp, self._sizes)
+        sums = self._accumulators(place)
 
         def kept(i: ir.Expr, lane: ir.Expr) -> ir.TensorLoad:
-            place = [rows.slot + offset + i, panel.slot * sizes.nr + lane]
+            place = [rows.slot + offset + i, panel.slot * self._sizes.nr + lane]
             return load(self._partial, place)
 
         begin = sums.clear(lambda i: self._initial(rows.slot + offset + i))
-        finish = self._finish.tile(
-            sums.buffer,
-            panel,
-            height,
-            lambda i: self._a.row_place(rows.start + offset + i),
-            (lambda i: rows.start + offset + i < self._a.rows) if clamp else None,
-            sums.first,
-        )
-        finish = sums.finish(finish)
+        if is_late:
+            assert isinstance(sums, TileAccumulators)
+            finish, products = sums.keep(), sums.accumulate(self._beside(sums, place, pass_))
+        else:
+            products = sums.accumulate()
+            finish = self._finish.tile(
+                sums.buffer,
+                panel,
+                height,
+                lambda i: self._a.row_place(rows.start + offset + i),
+                (lambda i: rows.start + offset + i < self._a.rows) if clamp else None,
+                sums.first,
+            )
+            finish = sums.finish(finish)
         if constant(self._passes) != 1:
             begin = self._begin(pass_, begin, sums.load(kept))
             finish = tirx.IfThenElse(pass_ < self._passes - 1, sums.store(kept), finish)
-        body = sums.around(sequence([begin, sums.accumulate(), finish]))
+        body = sums.around(sequence([begin, products, finish]))
         return block("tile", body, [*sums.buffers, *self._finish.buffers(sums.buffer)])
+
+    def _width(self, panel: Panel) -> int:
+        """Count the columns of a panel that are computed."""
+        if panel.columns is None:
+            return self._sizes.nr
+        narrow = panel.columns
+        return -(-narrow // self._lanes) * self._lanes if self._b.pads else narrow
+
+    def _beside(
+        self, sums: TileAccumulators, place: TilePlace, pass_: ir.Expr
+    ) -> Callable[[ir.Expr], tirx.Stmt]:
+        """Write what a step of K does of the epilogue, in the last pass: some rows."""
+        rows, panel, offset, mr = place.rows, place.panel, place.offset, self._sizes.mr
+        steps = sums.steps
+        known = constant(steps)
+        count = simplified(ceildiv(index(mr), steps))
+        late = self._late_row(rows, panel, offset - mr)
+
+        def step(number: ir.Expr) -> tirx.Stmt:
+            def row(n: ir.Expr) -> tirx.Stmt:
+                i = number * count + n
+                ahead = self._finish.lines(panel, self._a.row_place(rows.start + offset + i))
+                asked = [prefetch(x, 1, is_write) for x, is_write in ahead]
+                stmt = sequence([*asked, when(offset > 0, late(i))])
+                whole = known is not None and mr % known == 0
+                return stmt if whole else when(i < mr, stmt)
+
+            return when(pass_.equal(self._passes - 1), loop("row", count, row))
+
+        return step
+
+    def _late_row(
+        self, rows: RowBlock, panel: Panel, offset: ir.Expr
+    ) -> Callable[[ir.Expr], tirx.Stmt]:
+        """Write the epilogue of a row of a tile that is in memory."""
+        first = first_of(self._stored, offset, self._sizes)
+
+        def row(i: ir.Expr) -> tirx.Stmt:
+            place = self._a.row_place(rows.start + offset + i)
+            return self._finish.row(self._stored, panel, first + i, place)
+
+        return row
 
     def _begin(self, pass_: ir.Expr, first: tirx.Stmt, later: tirx.Stmt) -> tirx.Stmt:
         """Begin a tile of several passes."""
@@ -202,145 +282,3 @@ class Compensation:
             return sequence([zero, axes(i, 0, {})])
 
         return loop("i", self._rows, row)
-
-
-# The epilogue of a register tile on a CPU: results are stored as vectors where possible.
-MOST_INLINE = 8  # operations of a result that are unrolled for every row of a tile
-
-Place = Callable[[ir.Expr], dict[ir.Var, ir.Expr]]
-
-
-class CpuTileEpilogue:
-    """The epilogue of a GEMM's tiles.
-
-    A tile is spilled to a small buffer first where its results are long (a loop over rows shares
-    their code then), not vectorizable, or fewer than the tile's columns.
-    """
-
-    def __init__(self, contraction: SumOfProducts, view: GemmView, width: int) -> None:
-        self._view, self._column = view, view.n_axes[-1].var
-        self._parts = len(contraction.totals)
-        self._width = width // self._parts  # positions of a tile, each with all parts of a split
-        if contraction.column_split is not None:
-            self._column = contraction.column_split.position.var
-        self._is_short = all(
-            operations(r.value) <= MOST_INLINE and not is_expensive(r.value)
-            for r in contraction.results
-        )
-        results = (replace(r, value=vector_math(r.value)) for r in contraction.results)
-        self._contraction = replace(contraction, results=tuple(results))
-        self._spills: dict[ir.Var, ir.Var] = {}
-
-    def buffers(self, sums: ir.Var) -> list[ir.Var]:
-        """List the buffers of a tile's epilogue."""
-        return [self._spills[sums]] if sums in self._spills else []
-
-    def tile(
-        self,
-        sums: ir.Var,
-        panel: Panel,
-        rows: int,
-        place: Place,
-        inside: Callable[[ir.Expr], ir.Expr] | None,
-        first: ir.Expr | None,
-    ) -> tirx.Stmt:
-        """Store the results of a tile.
-
-        Parameters
-        ----------
-        place : callable
-            Gives the axes of M at a row of the tile.
-        inside : callable or None
-            Whether a row is below M, for a tile that may exceed it.
-        first : Expr or None
-            The row of the tile's first sums in memory, where a loop over rows reads them.
-        """
-
-        def row(i: ir.Expr, tile: ir.Var, first: ir.Expr | None = None) -> tirx.Stmt:
-            at = i if first is None else first + i
-            stmt = self._row(tile, panel, at, place(i), panel.columns)
-            return stmt if inside is None else when(inside(i), stmt)
-
-        if first is not None:
-            return loop("i", rows, lambda i: row(i, sums, first))
-        is_whole = panel.columns == int(sums.ty.shape[1])
-        vectors = [self._is_vector(r) for r in self._contraction.results]
-        if is_whole and all(vectors) and self._is_short and inside is None:
-            return loop(
-                "i",
-                rows,
-                lambda i: self._row(sums, panel, i, place(i), self._width_of(sums)),
-                tirx.ForKind.UNROLLED,
-            )
-        spill = declare([index(d) for d in sums.ty.shape], self._contraction.dtype, "tile", "local")
-        self._spills[sums] = spill
-        copy = each(sums, lambda i, lane: tirx.BufferStore(spill, load(sums, [i, lane]), [i, lane]))
-        return sequence([copy, loop("i", rows, lambda i: row(i, spill))])
-
-    def _width_of(self, sums: ir.Var) -> int:
-        return int(sums.ty.shape[1])
-
-    def _row(
-        self,
-        tile: ir.Var,
-        panel: Panel,
-        i: ir.Expr,
-        rows: dict[ir.Var, ir.Expr],
-        columns: int | None,
-    ) -> tirx.Stmt:
-        stmts = []
-        columns = columns if columns is None else columns // self._parts
-        first = panel.number * self._width
-        for result in self._contraction.results:
-            condition = result.condition
-            if self._is_vector(result):
-                result = replace(result, condition=None)
-            one = replace(self._contraction, results=(result,))
-
-            def store(lane: ir.Expr, one: SumOfProducts = one) -> tirx.Stmt:
-                where = self._place(panel, rows, first + lane)
-                slots = [lane + part * self._width for part in range(self._parts)]
-                return store_results(one, where, *(load(tile, [i, slot]) for slot in slots))
-
-            if columns is None:
-                count = index(self._view.n_axes[-1].extent) - first
-                stmt = loop("lane", count, store)
-            elif self._is_vector(result):
-                stmt = in_vectors(columns, store)
-            else:
-                stmt = loop("lane", columns, store)
-            if condition is not None and result.condition is None:
-                place = dict(zip(self._axes, self._place(panel, rows, first), strict=True))
-                stmt = when(substitute(condition, place), stmt)
-            stmts.append(stmt)
-        return sequence(stmts)
-
-    @property
-    def _axes(self) -> list[ir.Var]:
-        return [a.var for a in self._contraction.stage.axes]
-
-    def _place(self, panel: Panel, rows: dict[ir.Var, ir.Expr], column: ir.Expr) -> list[ir.Expr]:
-        known = {**panel.place, **rows, self._column: column}
-        return [known.get(axis, index(0)) for axis in self._axes]
-
-    def _is_vector(self, result: Result) -> bool:
-        """Whether a vector of a result needs no branches between its lanes."""
-        free = replace(result, condition=None)
-        return all(is_vector_code(free, t) for t in self._contraction.totals) and self._is_uniform(
-            result.condition
-        )
-
-    def _is_uniform(self, condition: ir.Expr | None) -> bool:
-        """Whether a condition holds for all columns of a panel or for none."""
-        if condition is None:
-            return True
-        if isinstance(condition, tirx.And):
-            return self._is_uniform(condition.a) and self._is_uniform(condition.b)
-        if self._column not in variables(condition):
-            return True
-        bound: int | None = None
-        if isinstance(condition, tirx.LE) and condition.b.same_as(self._column):
-            bound = constant(condition.a)
-        if isinstance(condition, tirx.LT) and condition.a.same_as(self._column):
-            bound = constant(condition.b)
-        return bound is not None and bound % self._width == 0

@@ -15,11 +15,10 @@ from ...instructions.tiles import TILE_ROWS
 from .blocking import COPY, MC, SYMBOLIC, Blocking, GemmProblem, Machine, norm_blocking
 
 DOT, LOAD = 10, 12  # least cycles of a product, whatever its rows; cycles of a load of a tile
-PANEL_BYTES = 1 << 15  # of a panel in the only pass, in the level-1 cache
-# Of one in several passes, beside partial sums, which are tiles of the same cache: on one core of
-# a Xeon with AMX 512 x 3,072 x 768 takes 0.89 of the time with PANEL_BYTES, 128 x 768 x 3,072
-# 0.89 to 0.99, 1,024 x 1,024 x 1,024 1.00.
-PASS_BYTES = 1 << 14
+PANEL_BYTES = 1 << 15  # of a panel in a pass, in the level-1 cache
+# Of the level-2 cache for A, beside B's panels and partial sums: on one core of a Xeon with AMX
+# 1,024 x 1,024 x 1,024 takes 0.93 of the time with a half.
+A_SHARE = 3 / 8
 GRAIN = 1 << 20  # multiplications of words that are worth a task: a few microseconds
 RATE = 512  # multiplications of halves in a cycle
 TASKS = 2  # per core: more would read A and B more often
@@ -115,22 +114,20 @@ def _panels(problem: GemmProblem, nr: int) -> int:
 
 
 def _most_rows(problem: GemmProblem, machine: Machine) -> int:
-    """Count the rows of A that fit into half of the level-2 cache, some at least."""
-    return max(MC, machine.l2_bytes // (2 * WORD_BYTES * (problem.k or PANEL_BYTES)))
+    """Count the rows of A that fit into its share of the level-2 cache, some at least."""
+    return max(MC, int(machine.l2_bytes * A_SHARE) // (WORD_BYTES * (problem.k or PANEL_BYTES)))
 
 
 def _kc(problem: GemmProblem, nr: int, tiles: int) -> int:
     """Divide K evenly into passes whose panel fits into the level-1 cache."""
     words, k = problem.tile_words or 1, problem.k
 
-    def most(size: int) -> int:
-        return size // (WORD_BYTES * nr) // words * words
-
+    most = PANEL_BYTES // (WORD_BYTES * nr) // words * words
     if k is None:
-        return most(PANEL_BYTES)
-    if problem.whole_k or tiles <= FEW or k <= most(PANEL_BYTES):
+        return most
+    if problem.whole_k or tiles <= FEW or k <= most:
         return k
-    return math.ceil(k / words / math.ceil(k / most(PASS_BYTES))) * words
+    return math.ceil(k / words / math.ceil(k / most)) * words
 
 
 def _depths(problem: GemmProblem, nr: int) -> list[int]:

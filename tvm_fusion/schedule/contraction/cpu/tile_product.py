@@ -4,8 +4,6 @@ B's panels are as dot products have them, too: a word of K, columns next to each
 order of a tile. K is padded with zero words to whole steps.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from tvm import ir, tirx

@@ -89,7 +89,7 @@ def _same(a: Sequence[ir.Expr], b: Sequence[ir.Expr]) -> bool:
 
 
 def _fits(value: Quantized, dtype: str) -> bool:
-    """Whether a byte's integers, and the zero point beside the exponent's share, are exact."""
+    """Whether a byte's integers, and the zero point next to the exponent's share, are exact."""
     if value.field.bits > BYTE or not 0 <= value.unsigned_zero_point < 1 << value.field.bits:
         return False
     return value.field.bits <= FRACTION[dtype] or value.unsigned_zero_point % SIXTEEN == 0

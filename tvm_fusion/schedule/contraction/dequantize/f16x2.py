@@ -6,8 +6,6 @@ become an f16x2 by one lop3. The result is ``bias + q / scale``; whoever adds up
 the bias (the exponent's share and the zero point) and the scale.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

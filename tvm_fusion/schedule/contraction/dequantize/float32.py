@@ -4,8 +4,6 @@ Half-type arithmetic on integers, such as ``(half(q) - 8) * scale``, is done in 
 that all k of a tile share, such as a group's scale, multiply the tile's sum, not each weight.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

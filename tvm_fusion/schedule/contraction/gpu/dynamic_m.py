@@ -12,8 +12,6 @@ of half types on tensor cores:
 All are one PrimFunc, of which each way is one launch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -51,7 +49,7 @@ def dispatch_on_m(
     general: tirx.PrimFunc,
     device: Device,
     tile: TileGemmConfig | None = None,
-    beside: ConcatParts | None = None,
+    concat_parts: ConcatParts | None = None,
 ) -> tirx.PrimFunc:
     """Put skinny GEMMs in front of a kernel for any number of rows.
 
@@ -63,7 +61,7 @@ def dispatch_on_m(
         A kernel of the program.
     tile
         Of the general kernel, if it is one for tensor cores.
-    beside
+    concat_parts
         Other parts of a concatenation, which all kernels store.
     """
     choices: list[tuple[ir.Expr, tirx.Stmt]] = []
@@ -74,19 +72,19 @@ def dispatch_on_m(
     for condition, static in _static_m(contraction, most):
         config = skinny_gemm_config(static, device)
         if config is not None:
-            made = skinny_gemm_gpu(program, config, beside)
+            made = skinny_gemm_gpu(program, config, concat_parts)
             choices.append((tirx.And(rest, condition), made.body))
             rest = tirx.Not(condition)
     is_symbolic = tile is not None and constant(tile.problem.m) is None
     small = tile_gemm_config(contraction, device, FEW_ROWS) if is_symbolic else None
     if tile is not None and small is not None and small.tile != tile.tile:
         few = tile.problem.m <= FEW_ROWS
-        choices.append((tirx.And(rest, few), tile_gemm_gpu(program, small, beside).body))
+        choices.append((tirx.And(rest, few), tile_gemm_gpu(program, small, concat_parts).body))
         rest = tirx.And(rest, tirx.Not(few))
     some = _of_some_rows(contraction, tile, device) if is_symbolic else None
     if tile is not None and some is not None:
         has_some = tile.problem.m <= SOME_ROWS
-        choices.append((tirx.And(rest, has_some), wgmma_gemm_gpu(program, some, beside).body))
+        choices.append((tirx.And(rest, has_some), wgmma_gemm_gpu(program, some, concat_parts).body))
         rest = tirx.And(rest, tirx.Not(has_some))
     if not choices:
         return general

@@ -78,13 +78,13 @@ class GpuContractionConfig:
     # configures, with skinny GEMMs in front if M is symbolic.
     gemm: GemmConfig | None
     # Other parts of a concatenation with the product; there is a configuration then.
-    beside: ConcatParts | None = None
+    concat_parts: ConcatParts | None = None
     constants: frozenset[ir.Var] = frozenset()
 
     @property
     def loads_early(self) -> bool:
         """Whether B is loaded while the kernel before still runs: none writes a constant."""
-        if self.skinny is None or self.beside is not None or self.skinny.gathered:
+        if self.skinny is None or self.concat_parts is not None or self.skinny.gathered:
             return False
         return self.device.dependent_launch and is_weight(self.skinny.b, self.constants)
 
@@ -113,22 +113,26 @@ def contraction_gpu(config: GpuContractionConfig, name: str, target: Target) -> 
     """Make the kernel, or the kernels of which the host launches one by the number of rows."""
     program, contraction = config.program, config.contraction
     if config.skinny is not None:
-        return skinny_gemm_gpu(program, config.skinny, config.beside, config.loads_early)
+        return skinny_gemm_gpu(program, config.skinny, config.concat_parts, config.loads_early)
     if config.tile is not None:
-        general = _tile_gemm(program, config.tile, config.beside)
+        general = _tile_gemm(program, config.tile, config.concat_parts)
         if config.tile.problem.ragged is not None:
             return general
     else:
         general = _tiled_gpu(program, contraction, name, target)
-    return dispatch_on_m(program, contraction, general, config.device, config.tile, config.beside)
+    return dispatch_on_m(
+        program, contraction, general, config.device, config.tile, config.concat_parts
+    )
 
 
-def _tile_gemm(program: Program, tile: TileGemmConfig, beside: ConcatParts | None) -> tirx.PrimFunc:
+def _tile_gemm(
+    program: Program, tile: TileGemmConfig, concat_parts: ConcatParts | None
+) -> tirx.PrimFunc:
     """Make a GEMM on tensor cores, which says that B may be asked for beforehand."""
     if isinstance(tile, WgmmaConfig):
-        func = wgmma_gemm_gpu(program, tile, beside)
+        func = wgmma_gemm_gpu(program, tile, concat_parts)
     else:
-        func = tile_gemm_gpu(program, tile, beside)
+        func = tile_gemm_gpu(program, tile, concat_parts)
     b = tile.problem.b
     if not is_plain(b) or tile.problem.ragged is not None:  # of some groups there may be no rows
         return func

@@ -18,8 +18,6 @@ gives what the kernel reads, its tile and its time, or a refusal with its senten
 another code than ``other_form`` ends the search: the group's operators are better apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple

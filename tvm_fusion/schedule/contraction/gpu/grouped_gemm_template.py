@@ -1,10 +1,8 @@
 """The template of grouped GEMM on GPUs: small products of different operands in one launch.
 
 Products that leave most multiprocessors idle take little longer together than the longest of them
-does alone. What one launch takes is estimated beside a launch of each.
+does alone. What one launch takes is estimated against a launch of each.
 """
-
-from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass

@@ -1,15 +1,13 @@
 """How a group is read as one product for a GPU: with what else its kernel computes.
 
 product                    a sum of products, and maps of it
-product and other parts    the same, written beside the other parts of a concatenation
+product and other parts    the same, written next to the other parts of a concatenation
 product and statistics     the same, and sums of few elements of its rows, or of its results
 product that is pooled      the same of convolutions, reduced over windows of pixels
 product of a norm          the same, and the sum that scales its rows (RMS norm)
 product and heads          a product, maybe of a norm, and sums over each head that its results read
 two products               of one A, whose results one epilogue reads
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,7 +57,7 @@ class Product:
     as_read: SumOfProducts  # the product, its axes in the order of the graph
     device: Device  # A GPU
     norm_scale: NormScale | None = None  # of a norm before the product
-    beside: ConcatParts | None = None  # other parts of a concatenation
+    concat_parts: ConcatParts | None = None  # other parts of a concatenation
     # The same product, pooled, whose rows are pixels in their order.
     by_pixels: SumOfProducts | None = None
 
@@ -71,10 +69,10 @@ class Product:
     @cached_property
     def constants(self) -> frozenset[ir.Var]:
         """Inputs that may be packed at compile time: what other parts read stays as it is."""
-        constants, beside = constants_of(self.group), self.beside
-        if beside is None:
+        constants, concat_parts = constants_of(self.group), self.concat_parts
+        if concat_parts is None:
             return constants
-        return frozenset(x for x in constants if not beside.reads(x))
+        return frozenset(x for x in constants if not concat_parts.reads(x))
 
     @cached_property
     def contraction(self) -> SumOfProducts:
@@ -136,8 +134,8 @@ def read_product(group: Group, stages: tuple[Stage, ...], device: Device) -> Pro
     cut = found if concat is None else analyse(program, concat.stages, takes_pairs=True)
     if concat is None or isinstance(cut, Refusal):
         return found
-    stages, beside = (*concat.stages, *concat.others), ConcatParts.of(concat.others)
-    return Product(Reading.PARTS, group, stages, cut, device, beside=beside)
+    stages, concat_parts = (*concat.stages, *concat.others), ConcatParts.of(concat.others)
+    return Product(Reading.PARTS, group, stages, cut, device, concat_parts=concat_parts)
 
 
 def no_dual(stages: Sequence[Stage], why: str) -> Refusal:

@@ -7,8 +7,6 @@ default    the skinny GEMM of few rows, or else the tile that the models estimat
 What the models estimate to take more than twice as long as the best is not in the space.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Contractions on GPUs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
@@ -176,7 +174,7 @@ class GpuContraction(Contraction):
         program = program if form.copies is None else form.copies.program(program)
         tile = form.tile
         config = GpuContractionConfig(
-            program, form.contraction, product.device, gemm, product.beside, product.constants
+            program, form.contraction, product.device, gemm, product.concat_parts, product.constants
         )
         return Claim(
             self,
@@ -219,7 +217,7 @@ class GpuContraction(Contraction):
         stage = config.contraction.stage
         is_static = all(constant(a.extent) is not None for a in stage.axes)
         tile = config.tile
-        is_tile = tile is not None and tile.problem.ragged is None and config.beside is None
+        is_tile = tile is not None and tile.problem.ragged is None and config.concat_parts is None
         is_tile = is_tile and config.contraction.column_split is None
         if not (is_static and is_tile and has_few_sums([stage], config.device)):
             return super().kind(claim)
@@ -263,7 +261,7 @@ def _ragged(tile: TileGemmConfig) -> RaggedExtents | None:
 
 def _refuse(product: Product, form: GemmForm) -> Refusal | None:
     """Refuse what the kernel of a form does not compute besides the product."""
-    tile, contraction, beside = form.tile, form.contraction, product.beside
+    tile, contraction, concat_parts = form.tile, form.contraction, product.concat_parts
     is_copied = isinstance(form.copies, OperandCopies)
     if contraction.has_statistics and (is_copied or not isinstance(tile, WgmmaConfig)):
         return _no_statistics(contraction)
@@ -276,7 +274,7 @@ def _refuse(product: Product, form: GemmForm) -> Refusal | None:
         return _across(contraction)
     if form.gemm is None and (refusal := _refuse_split(contraction, product.device)):
         return refusal
-    return None if beside is None else refuse_parts(beside, form.gemm, product.device)
+    return None if concat_parts is None else refuse_parts(concat_parts, form.gemm, product.device)
 
 
 def _work(product: Product, form: GemmForm) -> int:

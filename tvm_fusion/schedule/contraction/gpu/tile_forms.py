@@ -11,8 +11,6 @@
 Which of them is taken: :mod:`.forms`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -339,13 +337,13 @@ def ragged_tile(contraction: SumOfProducts, device: Device) -> TileGemmConfig | 
 
 # Whether the kernel of a product stores the other parts of a concatenation: what it would cost.
 #
-# Threads of few blocks would copy a large part, as a cache beside the keys of one token, in more
+# Threads of few blocks would copy a large part, as a cache next to the keys of one token, in more
 # time than a kernel of its own takes to be launched and to read the product again.
 MOST_ROUNDS = 3  # of loads from memory that nothing hides: about the time of a launch
 
 
 def refuse_parts(
-    beside: ConcatParts, config: TileGemmConfig | GemvConfig | None, device: Device
+    concat_parts: ConcatParts, config: TileGemmConfig | GemvConfig | None, device: Device
 ) -> Refusal | None:
     """Refuse parts that take longer by the threads of a product than by a kernel of their own."""
     if config is None:
@@ -361,7 +359,7 @@ def refuse_parts(
         threads, most = IDLE_THREADS, int(clocks(config, device) / RATES.latency)
     else:
         threads, most = config.threads, MOST_ROUNDS
-    rounds = beside.rounds(at(config.blocks) * threads)
+    rounds = concat_parts.rounds(at(config.blocks) * threads)
     if rounds <= max(most, MOST_ROUNDS):
         return None
     return Refusal(

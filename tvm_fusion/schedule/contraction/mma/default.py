@@ -90,7 +90,7 @@ def best_tile(
         splits = [*SPLIT_K, *([UNALIGNED_SPLIT_K] if any(unaligned) else [])]
     elif problem.is_static and problem.ragged is None:
         splits = [*WORKSPACE_SPLIT_K]
-    if problem.ragged is not None:  # there is a table beside the stages
+    if problem.ragged is not None:  # there is a table next to the stages
         room = (device.shared_memory_per_block or STATIC_SHARED_BYTES) - problem.table_bytes
         device = replace(device, shared_memory_per_block=room)
     is_slow = not device.clusters and not any(unaligned) and has_shifted_operands(problem)

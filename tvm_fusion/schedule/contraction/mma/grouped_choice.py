@@ -6,7 +6,7 @@ The model is that of a tiled GEMM (model.py), with blocks of several shapes in o
     memory   launch + bytes of all products / what memory delivers
 
 All blocks of a launch have as many threads and ranks of split-K. Under each such pair, products
-choose in turns, every one the best tile beside those of the others, until none changes.
+choose in turns, every one the best tile given those of the others, until none changes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class GroupedProduct:
 
 
 def has_few_sums(stages: Sequence[Stage], device: Device) -> bool:
-    """Whether products, and maps beside them, are so small that a launch of each is idle."""
+    """Whether products, and maps next to them, are so small that a launch of each is idle."""
     return sum(map(points, stages)) <= MOST_SUMS * (device.sm_count or 1)
 
 
@@ -108,8 +108,8 @@ def _by_coordinate_descent(
     chosen = {part: shapes[0] for part, shapes in spaces.items()}
 
     def clocks(part: GroupedProduct, shape: TileConfig) -> float:
-        beside = {**chosen, part: shape}
-        return launch_clocks(parts, [beside[p] for p in parts], device)
+        tried = {**chosen, part: shape}
+        return launch_clocks(parts, [tried[p] for p in parts], device)
 
     for _ in range(ROUNDS):
         before = dict(chosen)

@@ -2,7 +2,7 @@
 
     block in grid, those of product 0, then those of product 1, ..:
       tile of that product: its operands, sizes and epilogue                (kernel)
-    the last blocks: points of maps beside the products
+    the last blocks: points of maps next to the products
 
 Blocks of all products have as many threads and, in clusters of one size, as many ranks of split-K;
 shared memory and registers are those of the largest. Which product is the same for all threads of
@@ -86,7 +86,7 @@ class GroupedGemmConfig:
 
 
 def grouped_gemm_gpu(program: Program, config: GroupedGemmConfig) -> tirx.PrimFunc:
-    """Make the kernel of several products, and of maps beside them."""
+    """Make the kernel of several products, and of maps next to them."""
     scope = config.tiles[0].problem.moves.scope
     shared = scratch([index(config.shared_bytes // 4)], "float32", "tiles", scope=scope)
 

@@ -24,7 +24,7 @@ from .mainloop import TileMmaMainloop
 
 
 def tile_gemm_gpu(
-    program: Program, config: TileGemmConfig, beside: ConcatParts | None = None
+    program: Program, config: TileGemmConfig, concat_parts: ConcatParts | None = None
 ) -> tirx.PrimFunc:
     """Make the kernel of a tiled GEMM, which may store other parts of a concatenation."""
     scope = config.problem.moves.scope
@@ -33,8 +33,8 @@ def tile_gemm_gpu(
     def body(number: ir.Expr) -> tirx.Stmt:
         def of_thread(thread: ir.Expr) -> tirx.Stmt:
             parts = None
-            if beside is not None:
-                parts = beside.stmt(
+            if concat_parts is not None:
+                parts = concat_parts.stmt(
                     number * config.threads + thread, config.blocks * config.threads
                 )
             return tile_block(config, number, thread, shared, True, parts)
@@ -54,7 +54,7 @@ def tile_block(
     thread: ir.Expr,
     shared: ir.Var,
     owns_shared: bool = False,
-    beside: tirx.Stmt | None = None,
+    concat_parts: tirx.Stmt | None = None,
 ) -> tirx.Stmt:
     """Write what a thread of a block does: main loop and epilogue of a tile.
 
@@ -66,13 +66,13 @@ def tile_block(
         Shared memory of the block, float32 words.
     owns_shared
         Whether it is declared here.
-    beside
+    concat_parts
         What the thread does while the first tiles are on their way.
     """
     place, find = config.grid.found(number, config.table(shared))
     mainloop = TileMmaMainloop(config, place, shared)
     epilogue = TileEpilogue(config, place, mainloop, shared)
-    stmts = [mainloop.stmt(thread, beside), epilogue.stmt(thread)]
+    stmts = [mainloop.stmt(thread, concat_parts), epilogue.stmt(thread)]
     buffers = [*mainloop.buffers, *([shared] if owns_shared else [])]
     if (rows := config.problem.ragged) is not None:
         buffers.append(rows.registers)

@@ -109,8 +109,7 @@ class TileMmaMainloop(TileAccumulators):
         self._count = config.steps(config.grid.k_tiles)
         self._a, self._b = _operand(config, True), _operand(config, False)
         self._steps = config.tile.block_k // config.problem.k_step // config.tile.warps_k
-        # LLVM has fragments of a next step on the way by itself, in as many registers as it wants.
-        self._slots = 2 if self._steps % 2 == 0 and not config.problem.is_amd else 1
+        self._slots = 2 if self._steps % 2 == 0 or config.problem.is_amd else 1
         self._frags = fragments_of(config, (self._a, self._b), self._slots)
         frags = self._frags.buffers
         self._by_address = [*frags, shared, *self._a.by_address, *self._b.by_address]
@@ -125,12 +124,12 @@ class TileMmaMainloop(TileAccumulators):
             ]
             self.buffers += self._parts
 
-    def stmt(self, thread: ir.Expr, beside: tirx.Stmt | None = None) -> tirx.Stmt:
+    def stmt(self, thread: ir.Expr, concat_parts: tirx.Stmt | None = None) -> tirx.Stmt:
         """Write the software pipeline over the tiles of K.
 
         Parameters
         ----------
-        beside
+        concat_parts
             What it does while the first tiles are on their way.
         """
         config, ring = self._config, self._ring
@@ -154,10 +153,11 @@ class TileMmaMainloop(TileAccumulators):
         is_short = self._a.is_copied and self._b.is_copied
         kind = tirx.ForKind.UNROLLED if is_short else tirx.ForKind.SERIAL
         stmts.append(loop("stage", config.tile.stages - 1, fill, kind))
-        stmts += [] if beside is None else [beside]
+        stmts += [] if concat_parts is None else [concat_parts]
         stmts += [*ring.start(), unrolled("i", config.accumulators, clear)]
-        tile_step = self._pipelined if self._slots == 2 else self._simple
-        if self._slots == 2:
+        is_pipelined = self._slots == 2 and not config.problem.is_amd
+        tile_step = self._pipelined if is_pipelined else self._simple
+        if is_pipelined:
             stmts += [ring.wait(), self._load(thread, 0, 0)]
         promote = [self._promote()] if self._parts else []
         stmts += self._trips(lambda tile: sequence([tile_step(thread, tile), *promote]))
@@ -217,13 +217,21 @@ class TileMmaMainloop(TileAccumulators):
         return sequence(stmts)
 
     def _simple(self, thread: ir.Expr, tile: ir.Expr) -> tirx.Stmt:
-        """Multiply a tile, loading each of its fragments before it is used."""
+        """Multiply a tile, loading each of its fragments before it is used.
+
+        LLVM would load those of all steps first, into more registers than there are: on AMD GPUs
+        no step's are loaded before the one before the last is multiplied.
+        """
         ring = self._ring
         fence = self._config.problem.moves.scheduling_barrier
         fences = [] if fence is None else [fence()]
         stmts = [ring.wait(), self._prefetch("begin", thread, tile), ring.commit(), *fences]
+        ahead = self._slots - 1
+        stmts += [self._load(thread, k16, k16) for k16 in range(min(ahead, self._steps))]
         for k16 in range(self._steps):
-            stmts += [self._load(thread, k16, 0), self._multiply(0)]
+            if k16 + ahead < self._steps:
+                stmts.append(self._load(thread, k16 + ahead, (k16 + ahead) % self._slots))
+            stmts += [self._multiply(k16 % self._slots), *(fences if k16 < self._steps - 1 else [])]
         stmts += [*fences, self._prefetch("finish", thread, tile)]
         return sequence([*stmts, ring.advance_write(), ring.advance_read()])
 

@@ -18,8 +18,6 @@ with one and 7.9 with 4. The epilogue was fitted later, to 293 times of 56 produ
 terms on an H100: what it picks of them is 4 % slower than the best, 6 % before.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -70,7 +68,7 @@ class Rates:
     of_split: float = 1.16
     of_float8: float = 2.8
     epilogue: float = 55.0  # clocks of an epilogue
-    # Clocks of each of a multiprocessor's elements beside, and of each further warp that has terms
+    # Clocks of each of a multiprocessor's elements, and of each further warp that has terms
     # of its sum.
     element: float = 0.11
     slice: float = 0.08
@@ -89,8 +87,8 @@ class Rates:
 
 
 RATES = Rates()
-EXPENSIVE = 0.08  # clocks of an element beside, of an epilogue with GELU
-READ = 90.0  # clocks of a thread's element beside, of one that reads as many elements
+EXPENSIVE = 0.08  # clocks of an element, of an epilogue with GELU
+READ = 90.0  # clocks of a thread's element, of one that reads as many elements
 WRITTEN = 1.5  # times the bytes of results
 # Of results that are stored one by one: 2964x100x1905 took 47 us in clusters of 2, 17 without.
 SCALARS = 1.4
@@ -100,7 +98,7 @@ def rates_of(problem: GemmProblem, device: Device) -> Rates:
     """Return the rates of a problem's epilogue, and of an AMD GPU by its figures.
 
     Of these nothing was measured: in units of the time of as many products as ``Rates.mma``,
-    memory has what the data sheet says beside the peak of half types, and another kernel of the
+    memory has what the data sheet says next to the peak of half types, and another kernel of the
     product takes as long to launch as the planner assumes.
 
     Parameters

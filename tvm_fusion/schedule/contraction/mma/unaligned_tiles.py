@@ -5,8 +5,6 @@ words (tile/operand.py); more splits and other tiles can be faster then (1980x92
 tiles of 64x128x128, 15.4 with 64x64x32).
 """
 
-from __future__ import annotations
-
 import itertools
 
 from ....device import Device

@@ -3,12 +3,11 @@
 Two stages lie in the LDS of 64 KiB. With 64 bytes of K those of 128 x 128 are half of it, and a
 compute unit has two blocks. A wave has 64 x 64 sums where it can: of a step its fragments are as
 many reads as halves of it would need, for twice the products, and LDS is busy three quarters of the
-time that products take. Smaller blocks have fewer such waves, before these become smaller.
+time that products take. Smaller blocks have fewer such waves, or share K among them, before these
+become smaller: their sums are added up in LDS, without the second kernel of split-K.
 
 No device was there: clocks are the instruction set guides', of issue slots and of products.
 """
-
-from __future__ import annotations
 
 from ..tile.shape import M16, TileConfig
 
@@ -20,12 +19,14 @@ _WAVES_OF_64 = (
     (128, 64, 2, 1, 1),
     (64, 128, 1, 2, 1),
     (64, 64, 1, 1, 1),
+    (64, 64, 1, 1, 4),
     (64, 64, 2, 2, 1),
     (64, 64, 1, 1, 2),
     (32, 128, 1, 2, 1),
     (32, 64, 1, 1, 1),
     (64, 32, 1, 1, 1),
     (32, 64, 1, 1, 2),
+    (32, 64, 1, 1, 4),
     (32, 32, 1, 1, 1),
     (32, 32, 1, 1, 4),
     (16, 128, 1, 2, 1),
@@ -44,14 +45,17 @@ _WAVES_OF_32 = (
     (32, 64, 1, 2, 2),
     (64, 32, 2, 1, 1),
     (32, 32, 1, 2, 2),
+    (32, 32, 1, 1, 8),
     (32, 32, 1, 1, 4),
     (16, 128, 1, 4, 1),
     (16, 64, 1, 2, 2),
     (16, 64, 1, 2, 4),
 )
-WAVE_STAGES, WAVE_BLOCK_K_BYTES = (2,), (64, 128, 256)
+WAVE_STAGES, WAVE_BLOCK_K_BYTES = (2,), (64, 128, 256, 512)
 LATENCY = 1000.0  # clocks from a load to its arrival
-NEXT_LAUNCH = 2e-6  # seconds of another kernel of the same product
+# Seconds of another kernel of the same product: twice what the planner assumes of a launch, so that
+# estimates alone do not prefer two kernels to one that is about as fast.
+NEXT_LAUNCH = 4e-6
 OF_L3 = 3.0  # how much faster the Infinity Cache is than memory (CDNA3 white paper)
 _SIMDS = {64: 4, 32: 2}  # of a compute unit, by the lanes of a wave
 _ISSUE = {64: 4, 32: 1}  # clocks of an instruction

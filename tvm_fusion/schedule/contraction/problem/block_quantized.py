@@ -45,8 +45,8 @@ class BlockQuantized:
 
     @property
     def bits(self) -> int:
-        """Bits that a number takes: 4 or 8."""
-        return 4 if self.high - self.low < 16 else 8
+        """Bits that a number takes: 2, 4 or 8."""
+        return next(bits for bits in (2, 4, 8) if self.high - self.low < 1 << bits)
 
 
 def block_quantized(operand: ir.Expr, axis: Axis) -> BlockQuantized | None:

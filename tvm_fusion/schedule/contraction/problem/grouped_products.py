@@ -1,7 +1,5 @@
 """Several products of one program, and which results are of which of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@
 C[m, n] = sum over k of A[m, k] * B[group of m, k, n]      mixtures of experts, sorted by expert
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import tvm_ffi

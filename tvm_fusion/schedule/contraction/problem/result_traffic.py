@@ -1,7 +1,5 @@
 """Bytes that an element of a GEMM's results reads and writes, and whether they outgrow L2."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tvm import DataType, ir

@@ -47,7 +47,7 @@ class SumOfProducts:
 
     @property
     def has_statistics(self) -> bool:
-        """Whether sums stand beside the product's own."""
+        """Whether there are sums besides the product's own."""
         return self.row_values is not None or self.group_sums is not None
 
     @property

@@ -3,8 +3,6 @@
 Matrix products, convolutions (grouped, depthwise, transposed) and what else has that form.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from itertools import chain

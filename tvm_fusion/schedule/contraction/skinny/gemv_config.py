@@ -5,8 +5,6 @@ grid    batch * ceil(N / block_n)
 block   threads_n tiles of tile_n columns times slices_k slices of K
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm import DataType, ir, tirx

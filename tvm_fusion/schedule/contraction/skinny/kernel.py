@@ -51,7 +51,7 @@ from .norm_rows import NormalizedRows
 def skinny_gemm_gpu(
     program: Program,
     config: GemvConfig,
-    beside: ConcatParts | None = None,
+    concat_parts: ConcatParts | None = None,
     loads_early: bool = False,
 ) -> tirx.PrimFunc:
     """Make the kernel of a skinny GEMM, which may store other parts of a concatenation.
@@ -75,9 +75,11 @@ def skinny_gemm_gpu(
         else:
             mainloop = GemvMainloop(config, number, shared, loads_early)
         stmts = []
-        if beside is not None:
+        if concat_parts is not None:
             workers = config.blocks * config.threads
-            stmts.append(config.phase(lambda i: beside.stmt(number * config.threads + i, workers)))
+            stmts.append(
+                config.phase(lambda i: concat_parts.stmt(number * config.threads + i, workers))
+            )
         stmts.append(mainloop.stmt())
         for first in range(0, config.m, config.rows_per_pass):
             rows = range(first, min(first + config.rows_per_pass, config.m))

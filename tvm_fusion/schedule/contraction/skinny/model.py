@@ -21,8 +21,6 @@ float16 on an H200 (``benchmarks/llm``), in microseconds:
 Off by 6 % (root mean square of logarithms) for 18 times along K, by 9 % for 12 along N.
 """
 
-from __future__ import annotations
-
 import math
 
 from tvm import DataType, ir
@@ -50,16 +48,16 @@ def gemv_clocks(config: GemvConfig, device: Device) -> float:
     columns = at(product([a.extent for a in config.batch])) * static_extent(config.n_axes)
     units = device.sm_count or 1
     memory = terms * columns * config.parts * _itemsize(config.b) / (DRAM * units)
-    beside = NORM * (config.norm_scale is not None) + HEADS * (config.head_n > 0)
+    extra = NORM * (config.norm_scale is not None) + HEADS * (config.head_n > 0)
     if not config.tile.is_k_contiguous:
-        return LAUNCH_ALONG_N + beside + memory
+        return LAUNCH_ALONG_N + extra + memory
     registers = -(-config.registers // REGISTERS) * REGISTERS
     held = max(1, min(MAX_THREADS, REGISTER_FILE // registers) // config.threads)
     waves = math.ceil(at(config.blocks) / (units * held))
     steps = -(-at(config.k_tiles) // config.slices_k)
     of_a = config.m * -(-config.tile.k * _itemsize(config.a) // VECTOR_BYTES)
     vectors = steps * (config.tile.vectors * config.parts + OF_A * of_a)
-    return LAUNCH + beside + math.hypot(memory, waves * LATENCY * vectors / IN_FLIGHT)
+    return LAUNCH + extra + math.hypot(memory, waves * LATENCY * vectors / IN_FLIGHT)
 
 
 def has_model(config: GemvConfig) -> bool:

@@ -4,8 +4,6 @@
 measure instead. Each is plain data; the kernel (kernel.py) is made of any of them.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace

@@ -5,8 +5,6 @@ grid     batch * tiles of C, times split_k ranks: see :mod:`.grid`
 block    warps_m * warps_n warps of warp_m * warp_n sums, times warps_k slices of each block_k
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar

@@ -5,8 +5,6 @@ split    a tile has the same columns of each part of a column split, so that sum
          meet in a warp: panels of 8 columns of each part
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What a tiled GEMM on tensor cores computes, in tiles of any shape, and how large it is."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

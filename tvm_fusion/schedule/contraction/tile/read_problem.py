@@ -1,7 +1,5 @@
 """Reading a product as a tiled GEMM for tensor cores, of any tile."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -18,6 +18,8 @@ M16 = newest("mma.sync", "float16", "float16").m  # of all types
 CHUNK_BYTES = 16  # of a copy to shared memory
 OTHER_REGISTERS = 24  # of a thread, besides accumulators, fragments and addresses
 WAVE_REGISTERS = 18  # the same of AMD's, whose addresses and conditions are scalars
+WAVE64 = 64  # lanes of CDNA, whose threads have 512 registers
+ADDRESS_REGISTERS = 4  # of a chunk, where there are 256: LLVM keeps what it can add to a base
 REGISTER_FILE, MOST_REGISTERS = 1 << 16, 255
 STAGED_REGISTERS = 14  # of a chunk of 8 elements, their addresses and conditions
 
@@ -207,8 +209,16 @@ class TileConfig:
         if operands.is_amd:
             row = operands.mma
             own = of_16 * operands.k_step * row.k_per_lane // row.k * operands.item_bytes // 4
-            chunks = -(-self.stage_bytes // CHUNK_BYTES // self.threads)
-            return WAVE_REGISTERS + self.accumulators + own + chunks * CHUNK_BYTES // 4
+            held = 0
+            for rows, is_staged in (
+                (self.block_m, operands.staged_a),
+                (self.block_n, operands.staged_b),
+            ):
+                chunks = -(-rows * self.block_k // operands.chunk // self.threads)
+                held += chunks * CHUNK_BYTES // 4
+                if row.lanes < WAVE64:
+                    held += chunks * (ADDRESS_REGISTERS + is_staged * CHUNK_BYTES // 4)
+            return WAVE_REGISTERS + self.accumulators + own + held
         fragments = of_16 * 4 * 2
         # Of split operands: sums of a tile of K, of lower halves, and of all.
         wanted = OTHER_REGISTERS + self.accumulators * operands.products + fragments

@@ -7,10 +7,7 @@
     split-K: clusters of blocks, sums added up through distributed shared memory
 
 ``kernel``, ``roles``, ``stages``        the PrimFunc, its roles, the ring of stages and barriers
-``tma_operand``, ``tma_window``          operands as tensor maps: matrices, images under a window
-``match_tma_window``                     which images are such
-``tma_rows``                             A behind index maps, as boxes of its rows
-``computed_operand``                     B that the producer's threads compute: dequantized weights
+``operands``                             tensor maps of matrices and images; B that threads compute
 ``direct_epilogue``, ``staged_epilogue`` results in vectors, or 32 adjacent elements, one a lane
 ``dual_gemm``                            two weights of one A
 ``config``, ``space``, ``model``         one configuration; all, and the default; estimated clocks

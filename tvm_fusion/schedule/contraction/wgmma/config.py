@@ -7,8 +7,6 @@ split    the columns of a tile are whole periods of a column split, in the order
          heads that are rotated; or those of one part behind those of another
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,10 +22,10 @@ from ...gpu.memory.tma import ROW_BYTES
 from ..tile.config import TileGemmConfig
 from ..tile.grid import TileGrid, axis_values
 from ..tile.shape import REGISTER_FILE
-from .computed_operand import ComputedOperand
-from .tma_operand import TmaOperand
-from .tma_rows import TmaRows
-from .tma_window import TmaWindow
+from .operands.computed import ComputedOperand
+from .operands.matrix import TmaOperand
+from .operands.rows import TmaRows
+from .operands.window import TmaWindow
 
 STAGE_K_BYTES = ROW_BYTES  # of a row of a stage
 # Registers of a thread: 384 threads start with 168 each; consumers take what the producer gives.
@@ -282,7 +280,7 @@ class WgmmaWindowConfig(WgmmaConfig):
     """Configuration of a convolution with TMA and wgmma: rows of a tile are a rectangle of pixels.
 
     Or its columns are, where results are contiguous along pixels: one operand is a
-    :class:`.tma_window.TmaWindow`. Steps along K are taps times chunks of channels.
+    :class:`.operands.window.TmaWindow`. Steps along K are taps times chunks of channels.
     """
 
     @property
@@ -330,7 +328,7 @@ class RowsGrid(TileGrid):
 
 @dataclass(frozen=True)
 class WgmmaRowsConfig(WgmmaConfig):
-    """Configuration of a product whose rows are behind index maps: A is :class:`.tma_rows.TmaRows`.
+    """Configuration of a product whose rows of A are behind index maps: :class:`~.rows.TmaRows`.
 
     A tile has as many rows as its boxes.
     """

@@ -32,7 +32,7 @@ from .roles import IDLE_THREADS, Roles
 
 
 def wgmma_gemm_gpu(
-    program: Program, config: WgmmaConfig, beside: ConcatParts | None = None
+    program: Program, config: WgmmaConfig, concat_parts: ConcatParts | None = None
 ) -> tirx.PrimFunc:
     """Make the kernel, whose idle warps may store other parts of a concatenation."""
     maps: list[list[ir.Var]] = []
@@ -45,14 +45,14 @@ def wgmma_gemm_gpu(
         "blockIdx.x",
         config.blocks,
         lambda number: min_blocks_per_sm(
-            _block(config, maps, number, beside), config.blocks_per_sm
+            _block(config, maps, number, concat_parts), config.blocks_per_sm
         ),
     )
     return kernel(program, made, encode)
 
 
 def _block(
-    config: WgmmaConfig, maps: list[list[ir.Var]], number: ir.Expr, beside: ConcatParts | None
+    config: WgmmaConfig, maps: list[list[ir.Var]], number: ir.Expr, concat_parts: ConcatParts | None
 ) -> tirx.Stmt:
     shared = tma.shared_tiles(config.shared_bytes, "uint8", "stages")
 
@@ -60,8 +60,8 @@ def _block(
         roles = Roles(config, maps, number, thread, shared)
         workers, worker = IDLE_THREADS, thread - (wgmma.THREADS - IDLE_THREADS)
         parts = None
-        if beside is not None:
-            parts = beside.stmt(number * workers + worker, config.blocks * workers)
+        if concat_parts is not None:
+            parts = concat_parts.stmt(number * workers + worker, config.blocks * workers)
         stmts = warp_specialized(
             thread,
             roles.initialize(),

@@ -5,12 +5,10 @@
     step     the longer of: wgmma of the blocks of a multiprocessor; their copies from L2, of which
              few blocks get more each; one block alone, by the latency of its copies
     split    clusters and the exchange of sums between their blocks, with split-K
-    where two consumers take turns, one's epilogue runs beside the other's products
+    where two consumers take turns, one's epilogue runs during the other's products
 
-Fitted on one H200 to 21 products of 128 to 4,096 rows, half types and bytes (benchmarks.gpu_sweep).
+Fitted on one H200 to 21 products of 128 to 4,096 rows, half types and bytes.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass
@@ -23,9 +21,9 @@ from ...gpu.matrix.wgmma import THREADS, K, M
 from ..mma.model import RATES, result_bytes
 from ..tile.problem import assumed_rows, gemm_sizes
 from ..tile.results.vectors import result_vectors
-from .computed_operand import STAGE, ComputedOperand
 from .config import WgmmaConfig, WgmmaWindowConfig
-from .tma_rows import TmaRows
+from .operands.computed import STAGE, ComputedOperand
+from .operands.rows import TmaRows
 
 WIDE_ITEM = 4  # bytes of float32
 # How much faster two warpgroups compute B than one. On an H200 128x4096x14336 of int4 took 41.0 us,

@@ -38,9 +38,9 @@ from ...gpu.registers.moves import zero_16
 from ...gpu.threads.warp import LANES, lane_of
 from ..tile.grid import TilePlace
 from ..tile.operand.layout import TilePosition
-from .computed_operand import ComputedTile
 from .config import WgmmaConfig
 from .direct_epilogue import DirectEpilogue
+from .operands.computed import ComputedTile
 from .staged_epilogue import StagedEpilogue
 from .stages import TileStages
 
@@ -119,12 +119,12 @@ class Roles:
         """Initialize the barriers; one thread does."""
         return self._stages.initialize(self._maps)
 
-    def produce(self, group: ir.Expr, beside: tirx.Stmt | None = None) -> tirx.Stmt:
+    def produce(self, group: ir.Expr, concat_parts: tirx.Stmt | None = None) -> tirx.Stmt:
         """Fill the stages: one thread of a warpgroup, or all where they compute B.
 
         Parameters
         ----------
-        beside
+        concat_parts
             What the threads of the other warps do.
         """
         config = self._config
@@ -137,8 +137,8 @@ class Roles:
         tiles = self._tiles(lambda _, place: producer.tile(place))
         made = sequence([*start, tiles])
         made = made if config.computes_b else when(self._thread.equal(0), made)
-        if beside is not None:
-            made = tirx.IfThenElse(self._thread < LANES, made, beside)
+        if concat_parts is not None:
+            made = tirx.IfThenElse(self._thread < LANES, made, concat_parts)
         return made
 
     def consume(self, group: ir.Expr) -> tirx.Stmt:

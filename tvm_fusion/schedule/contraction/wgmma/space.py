@@ -11,8 +11,6 @@ most 1.6 % of 23 products of models and 2.1 % of 78 drawn ones (geometric means;
 best cases), the exchange of sums left out.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -32,7 +30,6 @@ from ..tile.problem import GemmProblem, gemm_sizes
 from ..tile.read_problem import gemm_problem
 from ..tile.results.vectors import result_vectors
 from ..tile.shape import M16, REGISTER_FILE, TileConfig, TileOperands
-from .computed_operand import computed_operand
 from .config import (
     STAGE_K_BYTES,
     WgmmaConfig,
@@ -41,11 +38,12 @@ from .config import (
     staged_bytes,
 )
 from .direct_epilogue import COLUMNS
-from .match_tma_window import tma_window
 from .model import wgmma_clocks
-from .tma_operand import TmaOperand, tma_operand, whole_periods
-from .tma_rows import tma_rows
-from .tma_window import FRAGMENTS, TmaWindow
+from .operands.computed import computed_operand
+from .operands.match_window import tma_window
+from .operands.matrix import TmaOperand, tma_operand, whole_periods
+from .operands.rows import tma_rows
+from .operands.window import FRAGMENTS, TmaWindow
 
 Tile = tuple[int, int, int, bool]
 # (block_m, block_n, consumers, is_ping_pong) of the default's candidates.

@@ -7,8 +7,6 @@ empty[stage]    each warp of the consumers has read it
 order[consumer]  of two ping-pong consumers: the other has multiplied its tile
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 
 from ....core.tir.expressions import load

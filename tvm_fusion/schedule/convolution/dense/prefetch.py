@@ -1,7 +1,5 @@
 """What a dense convolution on a CPU prefetches: what comes from a far cache or from memory."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from enum import IntFlag

@@ -12,8 +12,6 @@ blocks, which hardware follows too late where they come from memory. On one Zen 
 28 x 28, 128 to 512 channels with a residual, 594 and 489.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from tvm import DataType, ir, tirx

@@ -1,7 +1,5 @@
 """Configurations of depthwise convolutions on CPUs."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Configuration of a depthwise convolution on a GPU: pixels of a thread, threads of a block."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

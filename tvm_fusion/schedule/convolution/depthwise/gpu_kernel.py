@@ -55,20 +55,22 @@ MOST_UNROLLED = 64  # taps of a window; of larger ones, rows are a loop
 
 
 def depthwise_gpu(
-    program: Program, view: DepthwiseView, config: DepthwiseGpuConfig
+    program: Program, view: DepthwiseView, config: DepthwiseGpuConfig, is_cuda: bool
 ) -> tuple[tirx.PrimFunc, dict[int, tirx.PrimFunc]]:
     """Make the kernel, and the function that packs the weight, by its position among the inputs."""
     view = replace(view, lanes=config.lanes)
     packed = view.packed()
-    thread = _Thread(view, config, packed.buffer)
+    thread = _Thread(view, config, packed.buffer, is_cuda)
     return packed_kernel(program, thread.grid(), [packed])
 
 
 class _Thread:
     """The work of a thread, and the grid around it."""
 
-    def __init__(self, view: DepthwiseView, config: DepthwiseGpuConfig, packed: ir.Var) -> None:
-        self._view, self._config, self._packed = view, config, packed
+    def __init__(
+        self, view: DepthwiseView, config: DepthwiseGpuConfig, packed: ir.Var, is_cuda: bool
+    ) -> None:
+        self._view, self._config, self._packed, self._is_cuda = view, config, packed, is_cuda
         self._lanes = view.lanes
         self._width = view.x.extent
         spans = [(p * view.step + t * view.dilation, p) for p, t in self._pairs()]
@@ -160,6 +162,8 @@ class _Thread:
             exists = place[view.x.var] + pixel < self._width
             is_last = pixel and _has_rest(self._width, pixels)
             stmts.append(when(exists, stmt) if is_last else stmt)
+        if not self._is_cuda:
+            return block("strip", sequence(stmts), [acc, weight, taps])
         stmt = block_by_address("taps", sequence(stmts), [taps])
         return block("strip", stmt, [acc, weight])
 
@@ -220,8 +224,17 @@ class _Thread:
         stmt = copy_vector(self._lanes, view.image.source, one)
         if exists is None:
             return [stmt]
-        size = DataType(str(view.image.ty.dtype)).itemsize * lanes
-        return [stmt, keep_words(load(taps, [index(first)]), size // WORD_BYTES, exists)]
+        dtype = DataType(str(view.image.ty.dtype))
+        if self._is_cuda:
+            words = dtype.itemsize * lanes // WORD_BYTES
+            return [stmt, keep_words(load(taps, [index(first)]), words, exists)]
+        zero = tirx.const(0, str(dtype))
+
+        def keep(lane: ir.Expr) -> tirx.Stmt:
+            place = [first + lane]
+            return tirx.BufferStore(taps, tirx.Select(exists, load(taps, place), zero), place)
+
+        return [stmt, unrolled("lane", lanes, keep)]
 
     def _copy(
         self, register: ir.Var, first: int, buffer: ir.Var, outer: Sequence, vector: ir.Expr
@@ -245,7 +258,7 @@ def _has_rest(extent: ir.Expr, size: int) -> bool:
 # Epilogue of a depthwise convolution on a GPU: results of a pixel, by vectors of channels.
 #
 # for result:
-#   for what the result reads beside the sums:   vector of channels       16 bytes a load
+#   for what the result reads besides the sums:   vector of channels       16 bytes a load
 #   for lane:                                    out[lane] = result(acc[pixel][lane], vectors[lane])
 #   result vector = out                                                   16 bytes a store
 def store_pixel(

@@ -1,7 +1,5 @@
 """The template of depthwise convolutions over channels-last images on GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -39,8 +37,6 @@ class GpuDepthwise(Template):
 
     def claim(self, group: Group, device: Device) -> Claim | Refusal:
         """Claim one depthwise convolution with a constant weight."""
-        if device.kind != "cuda":
-            return Refusal("not_mine", "Channels-last convolutions are for NVIDIA GPUs.")
         found = self._claim(group, device)
         if isinstance(found, Refusal) and all(convolution_groups(o) < 2 for o in group.members):
             return Refusal("not_mine", found.sentence)
@@ -83,7 +79,9 @@ class GpuDepthwise(Template):
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Make the kernel of the claimed configuration."""
         details = claim.details_as(DepthwiseDetails)
-        func, packing = depthwise_gpu(claim.group.program, details.view, details.config)
+        func, packing = depthwise_gpu(
+            claim.group.program, details.view, details.config, target.kind.name == "cuda"
+        )
         return replace(Emission.one(func, claim.group), packing=packing)
 
     def configs(self, claim: Claim, device: Device) -> Iterator[Config]:

@@ -1,7 +1,5 @@
 """A depthwise convolution over channels-last images, as the kernel for GPUs sees it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 

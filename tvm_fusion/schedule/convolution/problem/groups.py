@@ -10,8 +10,6 @@ by zeros: of groups of 34, 9 vectors of 16 take 1.5 times as many products as ne
 1.2 times, where a tile for each group would leave lanes empty as often and store parts of vectors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The image of a convolution: its elements over coordinates of its own, and its zero padding."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm import ir, tirx

@@ -1,7 +1,5 @@
 """How tiles of a direct convolution read the image."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 

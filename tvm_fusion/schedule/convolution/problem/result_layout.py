@@ -1,7 +1,5 @@
 """Where the output channels of a result lie in memory, and which results can be stored."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tvm import ir, tirx

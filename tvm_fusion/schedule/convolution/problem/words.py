@@ -9,8 +9,6 @@ one of single channels: words are read where these are contiguous, in place or i
 task copies. Channels beyond the last have weights of zero.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 

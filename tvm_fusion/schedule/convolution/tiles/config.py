@@ -5,8 +5,6 @@ at least half of 16, unless loads of tiles or the latency of the product before 
 it are the weight from far, copies of lines, stores of sums, and the start of a task.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A convolution as tile registers see it: runs of K that are contiguous in a line of the image."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

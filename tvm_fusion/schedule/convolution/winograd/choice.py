@@ -4,8 +4,6 @@ Results are less exact relative to the products of one result, and an infinity o
 results of a tile: the user has to allow approximate results.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm import ir, tirx

@@ -7,8 +7,6 @@ image from a far cache. Measured on one Zen 5 core, F(4 x 4) and F(2 x 2) agains
 14 x 14 1.8 and 1.75, where the transformed weight is 38 and 17 MB.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ every matrix the two elements of row ``lane // 4`` from column ``lane % 4 * 2`` 
 of the transposed matrix. Rows of eight lanes must lie in different banks to be read at once.
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 

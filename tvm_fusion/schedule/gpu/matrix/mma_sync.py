@@ -4,8 +4,6 @@ c[4] += a[4 words] * b[2 words]      fragments of a row, or in the order of the 
 c[4], small[4] += a * b              float32 as two tfloat32 each (3xTF32)
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tvm import ir, tirx

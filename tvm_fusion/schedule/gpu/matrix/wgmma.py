@@ -12,8 +12,6 @@ or along M or N. What threads wrote there is visible to products behind ``fence_
 barrier.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm import ir, tirx

@@ -5,8 +5,6 @@ A warp that reads only what its own threads copied needs no barrier of the block
 saves registers, would sink to their uses.
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 

@@ -4,8 +4,6 @@ A phase ends when ``count`` arrivals and all expected bytes are there; ``wait(ba
 once the phase of that parity has ended, and at once for parity 1 of a barrier that is new.
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 

@@ -5,8 +5,6 @@ it places no barriers for them. All memory of a kernel that uses them is one buf
 calls :func:`block_barrier` itself.
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 

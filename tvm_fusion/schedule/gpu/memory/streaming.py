@@ -3,8 +3,6 @@
 What is larger than L2 is not found there again, and evicts what would be.
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 

@@ -6,8 +6,6 @@ XOR swizzle, as are those of two and four: vector v of row r lies in place ``v ^
 rows are padded to an odd number of vectors.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm import ir, tirx

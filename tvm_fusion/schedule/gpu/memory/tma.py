@@ -9,8 +9,6 @@ of shared memory; a box begins at any row. Elements beyond the sizes are zeros, 
 that arrive.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ NVIDIA    functions of CUDA that take addresses, which TVM does not count as acc
 AMD       loads and stores of vectors, which LLVM knows best
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

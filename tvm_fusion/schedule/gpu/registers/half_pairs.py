@@ -7,8 +7,6 @@ pair_of(number)              it twice
 TVM's codegen writes both halves of a vector one by one.
 """
 
-from __future__ import annotations
-
 import struct
 
 from tvm import ir, tirx

@@ -4,8 +4,6 @@ TVM does not see accesses by address: it places no barriers for them, and declar
 buffer than a block's regions say.
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 from tvm.backend.cuda.op import cuda_func_call
 

@@ -22,7 +22,7 @@ from ....program.domain import Domain
 from ....program.stage import Axis
 from ...gpu.launch import VECTOR_BYTES, VECTOR_TYPES
 from ...index.address import offset
-from ..gpu.split_form import sums_then_maps
+from ..gpu.reductions.split_form import sums_then_maps
 from ..program.passes import vector_axes
 from ..program.row_program import RowProgram, RowStage, stride
 
@@ -41,7 +41,7 @@ class ChannelGroups:
     """A norm of groups of channels."""
 
     rows: tuple[Axis, ...]  # the axes of rows but that of groups
-    pixels: tuple[Axis, ...]  # what a statistic is over, beside the channels of its group
+    pixels: tuple[Axis, ...]  # what a statistic is over, besides the channels of its group
     channel: Axis
     size: int
     width: int  # channels of a vector, 16 bytes of the widest type

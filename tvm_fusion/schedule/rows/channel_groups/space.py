@@ -1,7 +1,5 @@
 """The design space of norms of channel groups in two launches: parts of an image, threads."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

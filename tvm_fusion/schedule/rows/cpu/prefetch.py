@@ -6,8 +6,6 @@ prefetchers look ahead within one stream only. So a later pass prefetches what t
 read of the next row, and the lines that the pass after it writes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -75,7 +73,7 @@ def plan_hints(program: RowProgram, passes: Sequence[Pass]) -> list[list[Prefetc
     """List what each pass prefetches.
 
     Only contiguous elements of a row, prefetched in order by a pass over axes of the same extents,
-    and no more than fit a cache beside the row itself.
+    and no more than fit a cache with the row itself.
     """
     hints: list[list[PrefetchHint]] = [[] for _ in passes]
     seen: list[PrefetchHint] = []

@@ -10,16 +10,12 @@
     threads of a row, rows of a block
 ``kernel``, ``passes``, ``thread_block``
     the PrimFunc, integers of 64 bits; loops and reductions; buffers, positions
-``vectorize``, ``vector_loop``, ``row_vectors``, ``contiguity``
-    widths of loads and stores
-``unaligned``
-    rows that are not aligned: masked ends
-``storage``, ``register_budget``
+``vectorize``, ``vector_loop``, ``row_vectors``
+    widths of loads and stores; rows that are not aligned have masked ends
+``storage``
     where a row is kept from pass to pass
 ``row_groups``
     what rows share is loaded once
-``split_form``
-    several blocks for a row
-``half_precision``, ``one_pass_variance``, ``arg_extremum``
-    special reductions
+``reductions``
+    in one pass, in half types, of extrema's indices, by several blocks
 """

@@ -1,7 +1,5 @@
 """Configuration of a row kernel on a GPU: threads of a row, and rows of a block."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

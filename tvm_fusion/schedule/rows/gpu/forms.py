@@ -14,27 +14,78 @@ Which one is taken is a rule; no model tells their times. Few long rows are bett
 (:mod:`..split.forms`).
 """
 
-from __future__ import annotations
-
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from tvm import DataType, ir
+
 from ....core.contract.forms import Row, first_of, other_form
 from ....core.contract.template import Refusal
+from ....core.tir.expressions import call_name, variables
+from ....core.tir.loops import constant, find
 from ....device import Device
+from ....ecg.work import at
 from ....program.program import Program
+from ....program.stage import Stage
 from ...gpu.launch import STATIC_SHARED_BYTES
+from ...index.address import offset
 from ..program.emit import static_volume
-from ..program.row_program import RowProgram, row_program
-from .arg_extremum import with_extrema_first
+from ..program.passes import equal_axes, vector_axes
+from ..program.row_program import RowProgram, row_program, stride
 from .config import RowConfig, longest_loop, row_config
-from .one_pass_variance import sum_of_deviations
-from .register_budget import BLOCK_REGISTERS, RegisterBudget
+from .reductions.arg_extremum import with_extrema_first
+from .reductions.one_pass_variance import sum_of_deviations
+from .reductions.split_form import with_axes_of_maps
 from .row_groups import grouped
-from .split_form import with_axes_of_maps
-from .storage import copy_inputs, place_rows, repeated_bytes
+from .storage import BLOCK_REGISTERS, RegisterBudget, copy_inputs, place_rows, repeated_bytes
 from .vectorize import shares_vectors, streams_of, vectorize
+
+
+def run_bytes(program: RowProgram) -> int:
+    """Count the contiguous bytes of a row; 0 where some access is strided.
+
+    Parameters
+    ----------
+    program
+        Of a GPU, its rows of static extents.
+    """
+    loop = longest_loop(program)
+    alike = [s for s in program.stages if equal_axes(s.loop_axes, loop)]
+    axes = [stage.loop_axes for stage in alike]
+    order, fused = vector_axes(alike, axes)
+    size = 16
+    for stage, own in zip(alike, axes, strict=True):
+        accesses = [(x.source, x.indices) for x in stage.loads]
+        accesses += list(zip(stage.targets, stage.indices, strict=True)) if stage.is_map else []
+        for buffer, where in accesses:
+            if program.is_internal(buffer):
+                continue
+            steps = stride(offset(buffer, where), [own[order[-1]]])
+            if steps is None or constant(steps[0]) not in (0, 1):
+                return 0
+            if constant(steps[0]) == 1 and len(buffer.shape) > 1:
+                size = min(size, DataType(str(buffer.dtype)).itemsize)
+    return size * math.prod(at(loop[i].extent) for i in order[-fused:])
+
+
+def has_branches(stage: Stage, rows: int) -> bool:
+    """Tell whether elements of a row are loaded where a condition of their place holds.
+
+    Parameters
+    ----------
+    rows
+        Its axes that are rows.
+    """
+    axes = {axis.var for axis in (*stage.axes[rows:], *stage.reduce)}
+    return any(
+        axes & variables(call.args[0])
+        for value in stage.values
+        for call in find(value, ir.Call)
+        if call_name(call) == "if_then_else"
+    )
+
 
 # Of a row that is read again in every pass: while one block reduces, another one loads. On one
 # H200, softmax of 512 x 50257 float16 took 37 us so, and 46 in a block of 800 threads; 512 x 65536

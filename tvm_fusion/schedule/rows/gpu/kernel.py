@@ -39,14 +39,13 @@ from ..program.emit import volume
 from ..program.passes import Pass, plan_passes
 from ..program.row_program import RowProgram, RowStage
 from ..program.softmax import with_inverses
-from .arg_extremum import with_extrema_first
 from .config import MAX_THREADS_PER_SM, RowConfig
 from .forms import WORKING_REGISTERS, RowProblem, row_program_of, shared_limit
-from .half_precision import with_half_precision_math
 from .passes import emit_early_loads, emit_first_rows, emit_pass
-from .register_budget import BLOCK_REGISTERS, items_per_thread
+from .reductions.arg_extremum import with_extrema_first
+from .reductions.half_precision import with_half_precision_math
 from .row_groups import group_stride
-from .storage import place_rows
+from .storage import BLOCK_REGISTERS, items_per_thread, place_rows
 from .thread_block import ThreadBlock
 from .vector_loop import VectorLoop
 from .vectorize import vectorize

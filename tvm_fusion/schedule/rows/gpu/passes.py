@@ -27,12 +27,11 @@ from ...index.address import offset
 from ..program.emit import Pairs, bind, nest, replace, unflatten, volume
 from ..program.passes import Pass
 from ..program.row_program import RowStage
-from .register_budget import items_per_thread
 from .row_vectors import RowVectorLoad
+from .storage import items_per_thread
 from .thread_block import Position, ThreadBlock
-from .unaligned import RowOrigin
 from .vector_loop import UNROLLED, VectorLoop
-from .vectorize import is_streamed
+from .vectorize import RowOrigin, is_streamed
 
 
 class UnalignedLoop(VectorLoop):

@@ -11,8 +11,6 @@ in a block for each four rows: 22 instructions an element, not 31. Longer rows, 
 for each other at barriers, gain little, and aligned ones, which share little already, mostly lose.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tvm import ir
@@ -24,7 +22,7 @@ from ....device import Device
 from ..program.emit import static_volume
 from ..program.row_program import RowProgram
 from .config import RowConfig, blocks_per_sm, longest_loop
-from .register_budget import items_per_thread
+from .storage import items_per_thread
 from .vectorize import shares_vectors, streams_of, vectorize
 
 MAX_LANES = 8  # of a vector

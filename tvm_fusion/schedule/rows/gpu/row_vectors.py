@@ -6,8 +6,6 @@ vector `step` of a thread is vector `step * threads + t` of the row, `width` ele
     results                     registers of one vector
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,7 +18,7 @@ from ....program.stage import Axis
 from ...math.half_math import HALF_TYPES
 from ..program.emit import Pairs, bind, replace, static_volume, unflatten
 from ..program.row_program import RowStage
-from .register_budget import items_per_thread
+from .storage import items_per_thread
 from .thread_block import ThreadBlock
 from .vectorize import is_streamed, is_vector
 

@@ -4,8 +4,6 @@
 instead. Each is plain data; the kernel (rows/gpu) is made of any of them.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace

@@ -16,8 +16,7 @@ from ..program.emit import Pairs, bind, replace, unflatten, volume
 from ..program.passes import Pass, equal_axes, private_buffers
 from ..program.row_program import RowProgram, RowStage
 from .config import RowConfig
-from .register_budget import items_per_thread
-from .storage import Storage
+from .storage import Storage, items_per_thread
 from .vectorize import Vectorization, vectorize
 
 

@@ -20,7 +20,7 @@ from ....core.tir.loops import NEAR, index, loop, sequence, update_all, vectoriz
 from ...math.half_math import HALF_TYPES
 from ..program.emit import Pairs, replace
 from ..program.row_program import RowStage
-from .half_precision import without_round_trips
+from .reductions.half_precision import without_round_trips
 from .row_vectors import RowVectorLoad, RowVectors
 from .thread_block import Position
 from .vectorize import lanes_per_access

@@ -1,7 +1,5 @@
 """Passes over a row: which stages share one loop."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

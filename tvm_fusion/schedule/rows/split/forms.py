@@ -8,8 +8,6 @@ The planner compares them with one launch (:mod:`..gpu.forms`) by its costs; :fu
 both tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,11 +22,10 @@ from ....program.stage import Unstructured
 from ...index.estimate import too_many_parameters
 from ..channel_groups.space import ChannelGroupsConfig, channel_groups_config
 from ..gpu.config import RowConfig
-from ..gpu.contiguity import has_branches, run_bytes
 from ..gpu.forms import ROWS as ONE_LAUNCH
-from ..gpu.forms import RowForm, RowProblem, estimated, read_rows
-from ..gpu.half_precision import with_half_precision_math
-from ..gpu.split_form import sums_then_maps
+from ..gpu.forms import RowForm, RowProblem, estimated, has_branches, read_rows, run_bytes
+from ..gpu.reductions.half_precision import with_half_precision_math
+from ..gpu.reductions.split_form import sums_then_maps
 from ..program.read import count_rows, rows_of
 from ..program.row_program import RowProgram, row_program
 from ..program.softmax import with_inverses

@@ -23,7 +23,7 @@ from ...._tvm.ir.buffer import declare
 from ....core.tir.expressions import map_loads, substitute
 from ....core.tir.loops import index
 from ....program.stage import Axis
-from ..gpu.split_form import outer_extents, sums_then_maps
+from ..gpu.reductions.split_form import outer_extents, sums_then_maps
 from ..program.emit import flatten
 from ..program.row_program import RowProgram, RowStage
 

@@ -3,8 +3,6 @@
 The template chooses the default by rules; ``configs`` enumerates what a tuner may measure instead.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The template for few long rows: one launch reduces parts of rows, another normalizes them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter

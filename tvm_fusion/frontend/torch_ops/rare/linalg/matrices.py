@@ -1,7 +1,5 @@
 """Batches of matrices as kernels take them, and loops that several kernels share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -119,13 +119,13 @@ def _harmonic(k: int) -> float:
 
 
 def _powers(order: int, sign: int) -> tuple[list[float], list[float]]:
-    """Return the power series in x * x / 4 of I or J, and of what stands beside its logarithm."""
-    regular, beside = [], []
+    """Return the power series in x * x / 4 of I or J, and of what is added to it times log(x)."""
+    regular, remainder = [], []
     for k in range(_SERIES):
         term = sign**k / (math.factorial(k) * math.factorial(k + order))
         regular.append(term)
-        beside.append(term * (_harmonic(k) + _harmonic(k + order)))
-    return regular, beside
+        remainder.append(term * (_harmonic(k) + _harmonic(k + order)))
+    return regular, remainder
 
 
 def _at_zero(x: Any, order: int, sign: int) -> tuple[Any, Any]:
@@ -133,8 +133,8 @@ def _at_zero(x: Any, order: int, sign: int) -> tuple[Any, Any]:
     two, zero = const(2, x), const(0, x)
     small = choose(tirx.all(x > zero, x < two), x, two)
     half = small * const(0.5, x)
-    square, (regular, beside) = half * half, _powers(order, sign)
-    log, rest = tirx.log(half) * horner(square, regular), horner(square, beside)
+    square, (regular, remainder) = half * half, _powers(order, sign)
+    log, rest = tirx.log(half) * horner(square, regular), horner(square, remainder)
     return (log * half, rest * half) if order else (log, rest)
 
 

@@ -1,7 +1,5 @@
 """Configuration of FlashAttention with TMA and warp specialization, as plain data."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

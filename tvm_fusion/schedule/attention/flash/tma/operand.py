@@ -8,8 +8,6 @@ Along an axis of query heads of which several share a KV head (GQA), the view ha
 Addresses and strides are multiples of 16 bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple

@@ -6,8 +6,6 @@ Clocks are the instruction set guides': no device was there. A tile takes
     of the others, where a SIMD has too few waves
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator
@@ -28,7 +26,7 @@ from ..problem import FlashProblem
 RUN = VECTOR  # neighbouring keys, or columns of a value, that a lane has
 SLOTS = 2  # of fragments: those that are multiplied, and the next ones
 FRAGMENT_REGISTERS = 16  # of a lane, on their way at once
-MANY_ACCUMULATORS = 128  # of a lane, beside which one fragment at a time has room
+MANY_ACCUMULATORS = 128  # of a lane, with which one fragment at a time has room
 MOST_REGISTERS = 256  # of a lane: what vector instructions address
 # By lanes: addresses, statistics, conditions.
 OTHER_REGISTERS = {64: 40, 32: 68}

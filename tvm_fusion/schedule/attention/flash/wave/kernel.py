@@ -2,7 +2,7 @@
 
 grid: batch * heads * ceil(queries / block_m) blocks; block: waves of 16 or 32 rows each; of wide
 heads two waves share rows, and each has half of the columns
-LDS: k[block_n, d], v[d, block_n], swizzled; q[block_m, d] before, or beside them
+LDS: k[block_n, d], v[d, block_n], swizzled; q[block_m, d] before, or next to them
 registers of a wave: acc[rows, d], s[rows, block_n], m_i, l_i; q_frag, or loaded for every tile
 q -> registers -> LDS -> q_frag; k(0) -> registers -> LDS
 for n in range(tiles that a row of the block sees):
@@ -29,7 +29,7 @@ from .....program.program import Program
 from ....gpu.memory.shared_tiles import touch
 from ....gpu.memory.vector_moves import AMD_MOVES
 from ....gpu.threads.warp import each_thread
-from ...problem.online_softmax import assign, divisor, float_
+from ...problem.online_softmax import assign, float_
 from ...problem.pattern import FLOAT
 from ..grid import query_blocks
 from ..problem import FlashProblem
@@ -107,8 +107,7 @@ class _FlashBlock(WaveBlock):
         pattern, columns = self._problem.pattern, self._problem.v.extent
 
         def inverse(slot: ir.Expr) -> tirx.Stmt:
-            total = divisor(pattern, load(self._l_i, [slot]))
-            return assign(load(self._alpha, [slot]), float_(1) / total)
+            return assign(load(self._alpha, [slot]), float_(1) / self._divisor(slot))
 
         def of_cell(i: ir.Expr) -> tirx.Stmt:
             slot, cell = coordinates(i, [self._slots, self._column_cells])

@@ -1,4 +1,4 @@
-"""Weights in blocks times rows of int8 in blocks: dot products of bytes (VNNI)."""
+"""Weights in blocks times rows of int8 in blocks: dot products of bytes (VNNI, AVX2, NEON)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from tvm import ir, tirx
 from ....._tvm.ir.buffer import declare
 from .....core.tir.expressions import load
 from .....core.tir.loops import block, constant, index, local, loop, sequence, simplified
-from ....instructions.cpu import dot_of, multiply
+from ....instructions.cpu import multiply
+from ....instructions.instruction import Instruction
 from ...problem.block_quantized import BlockQuantized
 from ...problem.gemm_view import GemmView
 from ..operands.a import RowBlock
 from .product import BlockAccumulators, BlockProduct, BlockRows, lanes_of
-from .weights import LOW_HALVES
+from .weights import low_bits
 
 _GROUP = 4  # terms of a word of bytes
 
@@ -28,9 +29,12 @@ class ByteBlocks(BlockProduct):
     ----------
     a : BlockQuantized
         A.
+    dot : Instruction
+        What multiplies the weights' bytes with A's.
     """
 
     a: BlockQuantized
+    dot: Instruction
 
     speed = 3
     part_dtype = "int32"
@@ -55,13 +59,13 @@ class ByteBlocks(BlockProduct):
         weights, panel, rows = tile.weights, tile.place.panel, tile.place.rows
         assert isinstance(tile.rows, ByteRows)
         a, offset, clamp = tile.rows, tile.place.offset, tile.place.clamp
-        row = dot_of("uint8", "int8", self.lanes)
-        halves = 8 // self.weights.bits
+        bits = self.weights.bits
+        parts = 8 // bits
         first = (rows.first_k + number) * self.size
 
         def add(k: ir.Expr, numbers: ir.Expr, v: ir.Expr, i: ir.Expr) -> tirx.Stmt:
             word = tirx.Broadcast(a.word(rows, offset + i, k, clamp), self.lanes)
-            value = multiply(row, numbers, word, load(tile.part, [i, v]))
+            value = multiply(self.dot, numbers, word, load(tile.part, [i, v]))
             return tirx.BufferStore(tile.part, value, [i, v])
 
         def step(word: ir.Expr) -> tirx.Stmt:
@@ -69,16 +73,16 @@ class ByteBlocks(BlockProduct):
             for v in tile.vectors():
                 packed = tirx.Var("word", f"int32x{self.lanes}")
                 stmts.append(tirx.Bind(packed, weights.word(panel, number, word, v)))
-                for half in range(halves):
+                for part in range(parts):
                     numbers: ir.Expr = packed
-                    if halves > 1:
+                    if parts > 1:
                         moved = packed
-                        if half:
-                            moved = tirx.shift_right(packed, lanes_of(4, self.lanes))
+                        if part:
+                            moved = tirx.shift_right(packed, lanes_of(part * bits, self.lanes))
                         numbers = tirx.Var("numbers", f"int32x{self.lanes}")
-                        masked = tirx.bitwise_and(moved, lanes_of(LOW_HALVES, self.lanes))
+                        masked = tirx.bitwise_and(moved, lanes_of(low_bits(bits), self.lanes))
                         stmts.append(tirx.Bind(numbers, masked))
-                    k = first + (word * halves + half) * _GROUP
+                    k = first + (word * parts + part) * _GROUP
                     stmts.append(tile.each_row(partial(add, k, numbers, v)))
             return sequence(stmts)
 

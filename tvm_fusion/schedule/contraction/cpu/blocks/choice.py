@@ -1,7 +1,5 @@
 """Choice of the product with weights in blocks, and of its sizes."""
 
-from __future__ import annotations
-
 import math
 
 from tvm import ir, tirx
@@ -12,7 +10,7 @@ from .....ecg.work import at
 from .....program.stage import Axis
 from ....cpu.register_tile import VectorUnit
 from ....index.address import known_step
-from ....instructions.table import find
+from ....instructions.table import find, find_of_bytes
 from ....instructions.tiles import TILE_ROWS
 from ...problem.block_quantized import BlockQuantized, block_quantized
 from ...problem.gemm_view import GemmView
@@ -51,14 +49,14 @@ def block_product(view: GemmView, dtype: str, device: Device) -> BlockProduct | 
         return None
     found: BlockProduct = FloatBlocks(unit.lanes, size, axis, weights)
     a = block_quantized(view.a, axis)
-    row = find(device, "dot", "uint8", "int8")
+    row = find_of_bytes(device, weights.bits)
     if a is None or row is None or not _is_plain(view, a, axis):
         return found
     k = constant(axis.extent) or 1
     shared = _divisor(math.gcd(a.size, weights.size), _GROUP * 8 // weights.bits)
     if shared is None or k % shared:
         return found
-    return ByteBlocks(row.n, shared, axis, weights, a)
+    return ByteBlocks(row.n, shared, axis, weights, a, row)
 
 
 def tile_blocks(blocks: BlockProduct, device: Device) -> TileBlocks | None:

@@ -29,7 +29,7 @@ from ..operands.a import RowBlock
 from ..operands.b import OperandB, Panel
 from .bytes import ByteBlocks, ByteRows
 from .product import BlockProduct, BlockRows, lanes_of
-from .weights import LOW_HALVES, BlockWeights
+from .weights import BlockWeights, low_bits
 
 # Blocks whose sums are scaled together: loads of what a tile was just stored to would wait for it.
 GROUP = 4
@@ -274,16 +274,16 @@ class UnpackedTiles(OperandB):
             word: ir.Expr = packed
             if bits < 8:
                 word = tirx.shift_right(packed, lanes_of(row * bits, lanes)) if row else packed
-                word = tirx.bitwise_and(word, lanes_of(LOW_HALVES, lanes))
+                word = tirx.bitwise_and(word, lanes_of(low_bits(bits), lanes))
             if not zero or not is_signed(weights.weights):
                 return word
             several = f"int8x{lanes * 4}"
             shift = tirx.Broadcast(tirx.const(_as_int8(int(zero)), "int8"), lanes * 4)
             numbers = tirx.reinterpret(several, word) - shift
             return tirx.reinterpret(f"int32x{lanes}", numbers)
-        if bits == 4 and zero is not None:
-            # A permutation reads the five lowest bits of each half: a table of all 16 numbers.
-            values = [tirx.const(_bfloat16(n % 16 - zero), "int16") for n in range(32)]
+        if bits < 8 and zero is not None:
+            # A permutation reads the five lowest bits of each half: a table of all numbers.
+            values = [tirx.const(_bfloat16(n % (1 << bits) - zero), "int16") for n in range(32)]
             table = tirx.Shuffle(values, [tirx.const(n, "int32") for n in range(32)])
             moved = tirx.shift_right(packed, lanes_of(row * bits, lanes)) if row else packed
             name, halves = "llvm.x86.avx512.permvar.hi.512", tirx.reinterpret("int16x32", moved)

@@ -1,12 +1,14 @@
-"""Packed weights in blocks: numbers of 4 or 8 bits in lanes of columns, and factors beside them.
+"""Packed weights in blocks: numbers of 2, 4 or 8 bits in lanes of columns, and factors.
 
     numbers [panel][block][word][nr]   words of 32 bits, a lane for each column
-    scale   [panel][block][nr]         in the file's type, of some blocks where they share it
+    scale   [panel][block][nr]         in the file's type, of some blocks where they share it;
+                                       integers of 4 bits of two blocks in a byte
     zero, minimum                      likewise, where they are no constants
 
 A word has a word's group of k for dot products: 4 bytes, or the low halves of 4 bytes and, of the
-next 4 k, their high halves. One load, a mask and a shift make both words of bytes. For bfloat16,
-adjacent k of 4 bits are 16 bits apart, so that each shift leaves a pair in place.
+next 4 k, their high halves (or four quarters). One load, masks and shifts make all words of bytes.
+For bfloat16, adjacent k of 4 bits and fewer are 16 bits apart, so that each shift leaves a pair in
+place.
 """
 
 from __future__ import annotations
@@ -20,14 +22,13 @@ from ....._tvm.ir.buffer import declare
 from .....core.tir.expressions import load, loads
 from .....core.tir.loops import ceildiv, constant, index, prefetch, substitute
 from .....program.stage import Axis
-from ...problem.block_quantized import BlockQuantized, Factor
+from ...problem.block_quantized import BlockQuantized, Factor, value_range
 from ...problem.functions.packing import Reordered
 from ...problem.gemm_view import GemmView
 from ...problem.sum_of_products import SumOfProducts
 from ..operands.b import OperandB, Panel
 
 _WORD, _GROUP, _BYTE = 32, 4, 8  # bits of a word, its bytes, and their bits
-LOW_HALVES = 0x0F0F0F0F
 # Bytes of numbers behind those that are multiplied. Of 40,000 x 896 numbers of 4 bits, one row took
 # 1.95 ms without them and 0.90 with, eight rows 3.3 and 2.3 (Xeon with AMX, one busy core).
 AHEAD = 4096
@@ -39,6 +40,7 @@ class _PackedFactor:
 
     packed: Reordered
     blocks: int
+    together: int  # in a byte
 
 
 class BlockWeights(OperandB):
@@ -55,7 +57,8 @@ class BlockWeights(OperandB):
     width : int
         Columns of a panel.
     by_pairs : bool
-        Whether adjacent terms of 4 bits are in the halves of a word rather than in its bytes.
+        Whether adjacent terms of 4 bits and fewer are in the halves of a word rather than in its
+        bytes.
     """
 
     def __init__(
@@ -109,8 +112,13 @@ class BlockWeights(OperandB):
             many = Axis(tirx.Var("block", "int64"), index(-(-count // own)))
             place = {self._column.var: position, self._axis.var: many.var * (own * size)}
             value = inside(substitute(core, place), position, None)
+            bounds = value_range(core)
+            together = 2 if bounds and bounds[0] >= 0 and bounds[1] < 16 else 1
+            if together > 1:
+                value, many = _in_halves(value, many)
             axes = (*self._around, number, many, lane)
-            return _PackedFactor(self._packed(shared.value, axes, value, name), own)
+            packed = self._packed(shared.value, axes, value, name)
+            return _PackedFactor(packed, own, together)
 
         count = constant(block.extent) or 1
         self._scale = [factor(x, "scale") for x in weights.scale]
@@ -143,9 +151,9 @@ class BlockWeights(OperandB):
         count, bits, zero = lanes.lanes, self.weights.bits, self.constant_zero
         shift = self.shift_of(term)
         moved = tirx.shift_right(packed, _all(shift, count)) if shift else packed
-        if count == 16 and bits == 4 and zero is not None:
+        if count == 16 and bits < _BYTE and zero is not None:
             # A permutation reads the four lowest bits of each lane: a table of all 16 numbers.
-            values = [tirx.const(n - zero, "float32") for n in range(16)]
+            values = [tirx.const(n % (1 << bits) - zero, "float32") for n in range(16)]
             table = tirx.Shuffle(values, [tirx.const(n, "int32") for n in range(16)])
             name = "llvm.x86.avx512.permvar.sf.512"
             return tirx.call_llvm_pure_intrin("float32x16", name, table, moved)
@@ -200,7 +208,11 @@ class BlockWeights(OperandB):
             if isinstance(factor, _PackedFactor):
                 *around, number = self._place(panel, block)
                 number = tirx.floordiv(number, index(factor.blocks))
-                value = load(factor.packed.buffer, [*around, number, lanes])
+                byte = tirx.floordiv(number, index(factor.together))
+                value = load(factor.packed.buffer, [*around, byte, lanes])
+                if factor.together > 1:
+                    half = tirx.floormod(number, index(factor.together))
+                    value = _half(value, half, lanes.lanes)
                 if str(factor.packed.buffer.ty.dtype) != "float32":
                     value = tirx.Cast(f"float32x{lanes.lanes}", value)
             else:
@@ -218,6 +230,31 @@ class BlockWeights(OperandB):
 
 def _all(value: int, lanes: int) -> ir.Expr:
     return tirx.Broadcast(tirx.const(value, "int32"), lanes)
+
+
+def low_bits(bits: int) -> int:
+    """Return a mask of the low bits of each byte of a word."""
+    return sum(((1 << bits) - 1) << shift for shift in range(0, _WORD, _BYTE))
+
+
+def _in_halves(value: ir.Expr, blocks: Axis) -> tuple[ir.Expr, Axis]:
+    """Join the numbers of 4 bits of two blocks in a byte."""
+    count = constant(blocks.extent) or 1
+    pair = Axis(tirx.Var("pair", "int64"), index(-(-count // 2)))
+    low, high = (
+        tirx.Cast("uint8", substitute(value, {blocks.var: pair.var * 2 + half})) for half in (0, 1)
+    )
+    if count % 2:
+        none = tirx.const(0, "uint8")
+        high = tirx.if_then_else(pair.var * 2 + 1 < index(count), high, none)
+    return tirx.bitwise_or(low, tirx.shift_left(high, tirx.const(4, "uint8"))), pair
+
+
+def _half(packed: ir.Expr, half: ir.Expr, lanes: int) -> ir.Expr:
+    """Take the low or the high halves out of bytes, as words."""
+    shift = tirx.Broadcast(tirx.Cast("int32", half * 4), lanes)
+    moved = tirx.shift_right(tirx.Cast(f"int32x{lanes}", packed), shift)
+    return tirx.bitwise_and(moved, _all(15, lanes))
 
 
 def is_packable(contraction: SumOfProducts, view: GemmView, constants: Collection[ir.Var]) -> bool:

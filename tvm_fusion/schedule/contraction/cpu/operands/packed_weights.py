@@ -1,7 +1,5 @@
 """Packed weights of a GEMM on a CPU."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 

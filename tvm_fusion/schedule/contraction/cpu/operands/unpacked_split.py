@@ -1,7 +1,5 @@
 """Column splits that a CPU kernel refuses: those of a B that is not packed by whole vectors."""
 
-from __future__ import annotations
-
 from .....core.contract.template import Refusal
 from .....program.group import Group
 from ...problem.gemm_view import gemm_view

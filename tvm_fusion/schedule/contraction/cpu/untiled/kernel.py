@@ -35,7 +35,7 @@ from .....core.tir.loops import (
 from .....program.program import Program
 from ....cpu.schedule import VectorRegisters, pays_threads
 from ....cpu.vector_loops import by_vectors, over_vectors
-from ....elementwise.cpu import ElementwiseCpuConfig, maps_cpu, outermost
+from ....elementwise.cpu.kernel import ElementwiseCpuConfig, maps_cpu, outermost
 from ....index.address import offset, stride
 from ...problem.epilogue.fuse import store_results
 from ...problem.functions.prim_func import MaterializedOperand, add_term, sum_terms, term

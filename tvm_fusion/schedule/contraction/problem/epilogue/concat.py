@@ -7,8 +7,6 @@ A concatenation is a map that reads the sum under a condition on one axis: cut a
 conditions name, each part reads the sum everywhere or nowhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

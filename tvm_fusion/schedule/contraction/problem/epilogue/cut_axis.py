@@ -1,7 +1,5 @@
 """Maps cut along an axis at the bounds that their conditions name, so that parts have none."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise

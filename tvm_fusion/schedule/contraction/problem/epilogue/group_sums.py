@@ -1,4 +1,4 @@
-"""Sums over groups of adjacent columns of a GEMM's result, written beside it.
+"""Sums over groups of adjacent columns of a GEMM's result, written next to it.
 
     mean[m, t] = sum over j < 64 of C[m, 64 t + j] / 64
     square[m, t] = sum over j < 64 of (C[m, 64 t + j] - mean[m, t])^2

@@ -8,8 +8,6 @@ windows where the pixels of one divide sixteen. What never falls as its operand 
 ReLU and rounding do not, comes behind a maximum: bit for bit the same.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ Growth follows a product by one operator at a time. Behind a rotation no single 
 an element needs two of the product's, and half of a head is no result of a kernel that has both.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
@@ -15,7 +13,7 @@ from .....core.tir.loops import constant
 from .....ecg.graph import Graph, Operator
 from .....ecg.mapping_types.table import MappingType
 from .....program.contractions import is_contraction
-from ....index.proposals import LIGHT, in_order, leaves, reached, reductions
+from ....index.proposals import LIGHT, in_order, leaves, reductions
 from ..norm_prologue import nearest_reductions
 from .head_sum import is_head_sum
 
@@ -61,14 +59,27 @@ def _behind(graph: Graph, product: Operator) -> set[Operator]:
 
     Of what needs it they need no other than these.
     """
-    needing = reached(graph.successors(product), graph.successors, set(graph.operators))
     found: dict[Operator, None] = {}
     frontier = list(graph.successors(product))
     while frontier and len(found) < MAX_BEHIND:
         op = frontier.pop(0)
-        before = needing.intersection(graph.predecessors(op))
-        is_taken = op.type in LIGHT or is_head_sum(op)
-        if is_taken and op not in found and before <= found.keys():
+        if op in found or not (op.type in LIGHT or is_head_sum(op)):
+            continue
+        others = [o for o in graph.predecessors(op) if o is not product and o not in found]
+        if not any(_needs(graph, other, product) for other in others):
             found[op] = None
             frontier += graph.successors(op)
     return set(found)
+
+
+def _needs(graph: Graph, op: Operator, product: Operator) -> bool:
+    """Whether an operator needs a product; looks no further back than the product's place."""
+    seen, frontier = {op}, [op]
+    while frontier:
+        for before in graph.predecessors(frontier.pop()):
+            if before is product:
+                return True
+            if before.index >= product.index and before not in seen:
+                seen.add(before)
+                frontier.append(before)
+    return False

@@ -1,4 +1,4 @@
-"""GEMMs with sums beside their own: of a few elements of each row, or of groups of columns.
+"""GEMMs with sums besides their own: of a few elements of each row, or of groups of columns.
 
 before the results: row sums       (row_values)
 behind the results: group sums     (group_sums)

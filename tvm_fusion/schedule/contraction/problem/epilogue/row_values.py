@@ -6,8 +6,6 @@ Behind a GEMM that has written statistics of its tiles of columns, a norm is suc
 adds up those of its own rows, before the main loop, and keeps only what results read.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ They run when the model is compiled, by numpy where they only move elements (gat
 operand is no constant, the function is called before the kernel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol

@@ -10,8 +10,6 @@ otherwise                loads of elements
 The operand tells, whatever the shape of tiles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple

@@ -7,8 +7,6 @@ copy i of a thread          a chunk of 16 bytes; parts of 8 or 4 bytes where row
                             of those alone, adjacent ones by adjacent threads
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from tvm import ir, tirx

@@ -5,7 +5,7 @@
       load per_thread vectors; compute element by element; store            global
 
 With mma.sync the loads come behind the pipeline's first copies, which are on their way meanwhile;
-with wgmma, warps that copy no tiles do it all beside the main loop.
+with wgmma, warps that copy no tiles do it all during the main loop.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .....core.tir.expressions import loads
 from .....core.tir.loops import constant, coordinates, index, loop, product, sequence, when
 from .....ecg.work import at
 from .....program.stage import Stage
+from ....elementwise.gpu.vectors import VectorConfig, compute, vectors
 from ....elementwise.group_maps import iteration_spaces
 from ....elementwise.iteration_space import IterationSpace
-from ....elementwise.vectors_gpu import VectorConfig, compute, vectors
 
 LOADS_AT_ONCE = 4  # vectors of a thread whose loads are in flight together
 

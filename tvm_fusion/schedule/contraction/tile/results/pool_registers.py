@@ -4,8 +4,6 @@ pooled[8] = initial value
 for row of the window:  sums[8] from shared memory;  pooled = update(pooled, sums)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from tvm import ir, tirx

@@ -42,7 +42,7 @@ class VectorResults:
     buffers : list of Var
         Registers.
     reads : bool
-        Whether results without a condition read anything beside the sums.
+        Whether results without a condition read anything besides the sums.
     made : dict of Var to Var
         By the output of a result without a condition, the registers of its last vector.
     """

@@ -8,8 +8,6 @@ memory. On an H100 that did not pay: 3241x24x2273 11.2 us against 11.0, with GEL
 5546x24x3108 22.1 against 17.9; aligned rows of 2272 columns take 9.3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

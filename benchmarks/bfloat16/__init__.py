@@ -1,1 +1,0 @@
-"""Whole models in bfloat16 on a CPU, beside PyTorch eager's own error."""

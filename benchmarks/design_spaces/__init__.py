@@ -1,1 +1,0 @@
-"""Which groups of the zoo's models have design spaces, and what the others take."""

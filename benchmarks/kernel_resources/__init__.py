@@ -1,1 +1,0 @@
-"""Registers and shared memory that templates claim, against those that ptxas allocates."""

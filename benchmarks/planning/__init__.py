@@ -1,1 +1,0 @@
-"""How long planning takes, and how that grows with a model's depth."""

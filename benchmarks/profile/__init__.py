@@ -1,1 +1,0 @@
-"""Planning with measured yellow decisions beside planning by the model alone."""

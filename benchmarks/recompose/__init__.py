@@ -1,1 +1,0 @@
-"""What recomposition finds in the zoo's graphs, and what planning makes of it."""

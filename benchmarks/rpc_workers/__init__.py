@@ -1,1 +1,0 @@
-"""Trials a minute by the number of RPC servers."""

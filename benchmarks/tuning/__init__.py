@@ -1,1 +1,0 @@
-"""Whole models after so much tuning: untuned, by this package, by stock MetaSchedule."""
