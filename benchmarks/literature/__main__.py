@@ -9,7 +9,6 @@ instead, on the device of this machine; ``--record FILE`` writes elsewhere than 
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--parts", nargs="*", default=list(PARTS), choices=PARTS, metavar="PART")
     parser.add_argument("--names", nargs="*", metavar="NAME", help="default: all of the parts")
     parser.add_argument("--measure", metavar="TARGET", help="compile and time, instead of planning")
-    parser.add_argument("--processes", type=int, default=2, help="that work (default: 2)")
+    parser.add_argument("--processes", type=int, default=2, help="that compile (default: 2)")
     parser.add_argument("--seconds", type=float, default=3600.0, help="of compiling, at most")
     parser.add_argument("--record", type=Path, default=RECORD, help="a JSON file to write into")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="a JSON file of --record")
@@ -80,23 +79,11 @@ def _measure(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> None:
-    wanted = None if options.names is None else {*options.names}
-    jobs = [
-        (part, name)
-        for part in options.parts
-        for name in PARTS[part][0]
-        if wanted is None or name in wanted
-    ]
-    if not jobs:
-        return
-    with get_context("spawn").Pool(min(options.processes, len(jobs)), speed_up_ffi) as pool:
-        for (part, name), found in zip(jobs, pool.imap(_planned, jobs), strict=True):
-            _keep(RECORD, (part,), name, found)
+    for part in options.parts:
+        names, _, _ = PARTS[part]
+        for name in names if options.names is None else [n for n in names if n in options.names]:
+            _keep(RECORD, (part,), name, planned(part, name))
             print(part, name, file=sys.stderr, flush=True)
-
-
-def _planned(job: tuple[str, str]) -> dict[str, Any]:
-    return planned(*job)
 
 
 def _keep(path: Path, place: Sequence[str], name: str, found: Any) -> None:
