@@ -1,9 +1,9 @@
 """The command line: plan graphs, write ``results/literature.json.xz`` and ``README.md``.
 
 Graphs that are not named keep what the record has of them. No device is needed; of Table 5 the
-transformers take the extra ``zoo``. ``--measure TARGET`` compiles and times instead, on the device
-of this machine; ``--record FILE`` writes elsewhere than into the record, and ``--keep FILE`` takes
-what was measured elsewhere into it.
+transformers, and all unseen models, take the extra ``zoo``. ``--measure TARGET`` compiles and times
+instead, on the device of this machine; ``--record FILE`` writes elsewhere than into the record, and
+``--keep FILE`` takes what was measured elsewhere into it.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import tvm
 from benchmarks.records import read, write
 from tvm_fusion._tvm.ffi_speed import speed_up_ffi
 
+from . import unseen
 from .counting import DTYPES, TARGETS, WAYS, figures
 from .expressions import EXPRESSIONS
 from .measure import measured, works
@@ -35,6 +36,7 @@ PARTS: dict[str, tuple[Iterable[str], Callable[[str, str], tvm.IRModule], Iterab
         lambda name, precision: EXPRESSIONS[name].module(DTYPES[precision]),
         ["search", "reassociate"],
     ),
+    "unseen": (unseen.names(), unseen.module, ["none", "search"]),
 }
 
 

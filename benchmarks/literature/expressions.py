@@ -81,6 +81,15 @@ def _softmax(x: Any) -> Any:
     return e / _sum(e)
 
 
+def _log_sum_exp(x: Any) -> Any:
+    largest = op.max(x, [-1], keepdims=True)
+    return op.log(_sum(op.exp(x - largest))) + largest
+
+
+def _power_of_two(net: Network, x: Any) -> Any:
+    return op.power(net.number(2.0), x)
+
+
 def _norm(net: Network, x: Any) -> Any:
     c = x - _mean(x)
     scale = c / op.sqrt(_mean(c * c) + net.number(1e-3))
@@ -171,6 +180,46 @@ _add(
     cross_entropy=lambda n, x, y: _sum(y * op.log(_softmax(x))),
     squared_distance=lambda n, x, y: _sum((x - y) * (x - y)),
 )
+# Of rows, in other spellings.
+_add(
+    1,
+    M,
+    softmax_of_log_sum_exp=lambda n, x: op.exp(x - _log_sum_exp(x)),
+    softmax_of_base_two=lambda n, x: (lambda e: e / _sum(e))(
+        _power_of_two(n, x - op.max(x, [-1], keepdims=True))
+    ),
+    entropy=lambda n, x: _sum(_softmax(x) * op.log(_softmax(x))),
+    norm_into_softmax=lambda n, x: _softmax(_norm(n, x)),
+    norm_of_norm=lambda n, x: _rms(n, _norm(n, x)),
+    scaled_to_range=lambda n, x: (lambda low: (x - low) / (op.max(x, [-1], keepdims=True) - low))(
+        op.min(x, [-1], keepdims=True)
+    ),
+    quantized_rows=lambda n, x: (lambda s: op.round(x / s) * s)(
+        op.max(op.abs(x), [-1], keepdims=True) * n.number(1 / 127)
+    ),
+    rotated_halves=lambda n, x: (
+        x * n.weight(*M)
+        + op.concat(
+            [
+                op.negative(op.strided_slice(x, [1], [128], [256])),
+                op.strided_slice(x, [1], [0], [128]),
+            ],
+            1,
+        )
+        * n.weight(*M)
+    ),
+    shuffled=lambda n, x: op.reshape(
+        op.permute_dims(op.reshape(x, (ROWS, 4, WIDTH // 4)), (0, 2, 1)), M
+    ),
+)
+_add(
+    1,
+    M,
+    M,
+    divergence=lambda n, x, y: _sum(_softmax(x) * (op.log(_softmax(x)) - op.log(_softmax(y)))),
+    norm_of_gated=lambda n, x, y: _rms(n, x * op.nn.silu(y)),
+    interleaved=lambda n, x, y: op.reshape(op.stack([x, y], axis=2), (ROWS, 2 * WIDTH)),
+)
 # Products.
 _add(
     1,
@@ -188,6 +237,17 @@ _add(
     ),
     relu_into_product=lambda n, x: _dense(n, op.nn.relu(x)),
     scaled_columns=lambda n, x: _dense(n, x) * n.weight(WIDTH),
+)
+_add(
+    1,
+    M,
+    affine_into_dense=lambda n, x: _dense(n, x * n.weight(WIDTH) + n.weight(WIDTH)),
+    dense_capped=lambda n, x: n.number(30.0) * op.tanh(_dense(n, x) / n.number(30.0)),
+    six_products=lambda n, x: [_dense(n, x) for _ in range(6)],
+    difference_of_products=lambda n, x: _dense(n, x) - _dense(n, x),
+    low_rank_added=lambda n, x: (
+        _dense(n, x) + op.matmul(op.matmul(x, n.weight(WIDTH, 8)), n.weight(8, WIDTH))
+    ),
 )
 _add(
     1,
@@ -221,6 +281,23 @@ _add(
     scaled_query=lambda n, q, k, v: _attention(q * n.number(0.125), k, v),
     masked_attention=lambda n, q, k, v: _attention(q, k, v, mask=n.weight(1, 1, 128, 128)),
 )
+_add(
+    1,
+    HEADS,
+    HEADS,
+    HEADS,
+    attention_of_log_sum_exp=lambda n, q, k, v: (
+        lambda s: op.matmul(op.exp(s - _log_sum_exp(s)), v)
+    )(op.matmul(q, op.permute_dims(k, (0, 1, 3, 2)))),
+    attention_divided_late=lambda n, q, k, v: (lambda e: op.matmul(e, v) / _sum(e))(
+        (lambda s: op.exp(s - op.max(s, [-1], keepdims=True)))(
+            op.matmul(q, op.permute_dims(k, (0, 1, 3, 2)))
+        )
+    ),
+    attention_capped=lambda n, q, k, v: (
+        lambda s: op.matmul(_softmax(n.number(50.0) * op.tanh(s / n.number(50.0))), v)
+    )(op.matmul(q, op.permute_dims(k, (0, 1, 3, 2)))),
+)
 # Convolutions.
 _add(
     1,
@@ -233,4 +310,25 @@ _add(
     parallel_convs=lambda n, x: _conv(n, x, 3) + _conv(n, x, 1) + x,
     one_behind_one=lambda n, x: _conv(n, _conv(n, x, 1), 1),
 )
-_add(1, IMAGE, IMAGE, sum_of_convs=lambda n, x, y: _conv(n, x, 3) + _conv(n, y, 3))
+_add(
+    1,
+    IMAGE,
+    average_pooled=lambda n, x: op.nn.avg_pool2d(_conv(n, x, 3), (2, 2), (2, 2)),
+    difference_of_convs=lambda n, x: _conv(n, x, 3) - _conv(n, x, 3),
+    windows_concatenated=lambda n, x: op.concat([_conv(n, x, 1), _conv(n, x, 3)], 1),
+    gate_of_pixels=lambda n, x: x * op.sigmoid(_conv(n, x, 1, 1)),
+    norm_of_channels=lambda n, x: (
+        lambda c: (
+            c / op.sqrt(op.mean(c * c, [2, 3], keepdims=True) + n.number(1e-3)) * n.weight(32, 1, 1)
+        )
+    )(x - op.mean(x, [2, 3], keepdims=True)),
+)
+_add(
+    1,
+    IMAGE,
+    IMAGE,
+    sum_of_convs=lambda n, x, y: _conv(n, x, 3) + _conv(n, y, 3),
+    conv_of_concat=lambda n, x, y: op.nn.conv2d(
+        op.concat([x, y], 1), n.weight(32, 64, 3, 3), padding=1
+    ),
+)

@@ -50,15 +50,17 @@ def render(record: dict[str, Any]) -> str:
         "## Expressions",
         "",
         *_expressions(record.get("expressions", {})),
+        *_unseen(record.get("unseen", {})),
     ]
     return "\n".join(lines) + "\n"
 
 
 def slower(record: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """List graphs, targets and ways of TASO's that take longer than without algebra."""
+    """List graphs, targets and ways that take longer than without algebra."""
     return [
         (name, target, way)
-        for name, targets in record.get("taso", {}).items()
+        for part in ("taso", "unseen")
+        for name, targets in record.get(part, {}).items()
         for target, ways in targets.items()
         for way, found in ways.items()
         if found["us"] > ways["none"]["us"]
@@ -149,6 +151,31 @@ def _expressions(found: dict[str, Any]) -> list[str]:
         "Kernels of those that take more than the best known plan somewhere.",
         "",
         *table(["expression", "best", *(f"{target}: {way}" for target, way in columns)], rows),
+    ]
+
+
+def _unseen(models: dict[str, Any]) -> list[str]:
+    if not models:
+        return []
+    losses, rows = slower({"unseen": models}), []
+    for target in TARGETS:
+        ratios = [_ratio(found[target], "search", "none") for found in models.values()]
+        lost = [name for name, of, _ in losses if of == target]
+        fewer = sum(
+            found[target]["search"]["kernels"] < found[target]["none"]["kernels"]
+            for found in models.values()
+        )
+        means = [f"{geometric_mean(ratios):.3f}", f"{min(ratios):.3f}"]
+        slow = _marked(" ".join([str(len(lost)), *lost]), bool(lost))
+        rows.append([target, str(len(ratios)), str(fewer), *means, slow])
+    headings = ["target", "models", "with fewer kernels", "search / none", "least", "slower"]
+    return [
+        "",
+        "## Unseen models",
+        "",
+        "Small models of `benchmarks/robustness`, planned so far: search beside none.",
+        "",
+        *table(headings, rows),
     ]
 
 

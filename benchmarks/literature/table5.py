@@ -44,7 +44,7 @@ def _zoo(name: str) -> Callable[[str], tvm.IRModule]:
     def build(precision: str) -> tvm.IRModule:
         from benchmarks import zoo
 
-        return _imported(zoo.load(name), precision)
+        return imported(zoo.load(name), precision)
 
     return build
 
@@ -59,12 +59,13 @@ def _encoder(architecture: str, **sizes: int) -> Callable[[str], tvm.IRModule]:
         module = getattr(transformers, f"{architecture}Model")(config)
         ids = torch.randint(config.vocab_size, (1, 128))
         module = module.eval().requires_grad_(False)
-        return _imported(torch.export.export(module, (ids,)), precision)
+        return imported(torch.export.export(module, (ids,)), precision)
 
     return build
 
 
-def _imported(model: Any, precision: str) -> tvm.IRModule:
+def imported(model: Any, precision: str) -> tvm.IRModule:
+    """Import a model in a precision."""
     from tvm_fusion.config import FusionConfig
     from tvm_fusion.frontend import import_model
 

@@ -18,6 +18,7 @@ _RECOMPOSE = "benchmarks/robustness/README.md"
 _EXPERTS = "benchmarks/gpu/experts.py"
 _DECODER = "benchmarks/gpu/decoder.py"
 _CONVOLUTIONS = "benchmarks/gpu/convolutions.py"
+_LITERATURE = "benchmarks/literature/README.md"
 
 #: By kind and name. Laws have none: the page says of each whether it was applied.
 REASONS: dict[str, dict[str, Reason]] = {
@@ -72,6 +73,7 @@ REASONS: dict[str, dict[str, Reason]] = {
     },
     "patterns": {
         "log_softmax": Reason(_OPERATORS, "LogSoftmax as exporters write it"),
+        "late_softmax": Reason(_LITERATURE, "attention that divides behind its second product"),
         "mish": Reason(_OPERATORS, "Mish"),
         "hard_swish": Reason(_OPERATORS, "HardSwish"),
         "instance_norm": Reason(_OPERATORS, "InstanceNormalization"),

@@ -14,7 +14,7 @@ from tvm.target import Target
 
 from ..config import FusionConfig
 from ..core.decisions import Decision, record
-from ..core.flags import Search
+from ..core.flags import REASSOCIATE, Search
 from ..core.names.inherit import inheriting
 from ..core.untouched import is_rewritable, on_rewritable
 from ..frontend.normalize.constants.fold import FoldConstants
@@ -128,7 +128,7 @@ class Rewrite:
             "search": lambda _: _tidied(self._search()),
             "transposed_phases": TransposedConvByPhases,
             "batch_matmuls": BatchMatmuls,
-            "join_matmuls": JoinMatmuls,
+            "join_matmuls": lambda choose: JoinMatmuls(choose, enlarge=REASSOCIATE in flags),
             "weights_along_k": lambda _: TransposeWeights(),
             "norm_statistics": lambda _: NormStatistics(),
             "rounded_activations": lambda _: RoundedActivations(),

@@ -31,6 +31,7 @@ def mixed(law, left, **names):
     return refuses(law, "mixed_types", left=left, dtypes="float16", **names)
 
 
+LOW_RANK = dict(a="n 5", b="5 3 const", c="5 1 const", d="1 3 const")
 LINEAR: tuple[Case, ...] = (
     *both("add_rows", **sides),
     *both("add_rows", a="7 n 5", b="n 5", c="5 3"),
@@ -51,6 +52,10 @@ LINEAR: tuple[Case, ...] = (
     refuses("subtract_columns", "may_cancel", a="n 5", b="5 3", c="5 3", backwards=True),
     refuses("subtract_columns", "vector", a="n 5", b="5 5", c="5", dtypes="int32", backwards=True),
     *both("associate_matmul", a="n 5", b="5 3", c="3 7"),
+    holds("merge_low_rank", dtypes="float32", **LOW_RANK),
+    refuses("merge_low_rank", "not_constant", **{**LOW_RANK, "c": "5 1"}),
+    refuses("merge_low_rank", "different_shapes", **{**LOW_RANK, "b": "5 1 const"}),
+    refuses("merge_low_rank", "not_a_matrix", **{**LOW_RANK, "c": "7 5 1 const"}),
     *both("associate_matmul", a="7 n 5", b="5 3 const", c="7 3 4 const"),
     *both("associate_matmul", a="4 5", b="5 3", c="3"),
     *both("associate_matmul", a="5", b="5 3", c="3 4"),
@@ -281,6 +286,15 @@ CONVOLUTIONS: tuple[Case, ...] = (
         c="1 3 6 5",
         conv=conv(),
     ),
+    holds(
+        "subtract_convolutions",
+        a="n 3 6 5",
+        b="4 3 3 3",
+        c="n 3 6 5",
+        conv=conv(),
+        dtypes="float32",
+    ),
+    holds("subtract_filters", a="n 3 6 5", b="4 3 3 3", c="4 3 3 3", conv=conv(), dtypes="float32"),
     *both("add_filters", a="n 3 6 5", b="4 3 3 3", c="4 3 3 3", conv=conv(), dtypes="float32"),
     refuses(
         "add_filters",

@@ -354,6 +354,54 @@ def test_convolutions_of_one_image_become_one():
     assert decision.code == "joined"
 
 
+W1 = W3[:3, :, 1:2, 1:2].copy()
+
+
+def of_windows(*convs, strides=1, **attrs):
+    """Convolutions of one image by weights with their padding."""
+
+    def body(emit, x):
+        return [
+            emit(op.nn.conv2d(x, relax.const(w), strides=strides, padding=p, **attrs))
+            for w, p in convs
+        ]
+
+    return body
+
+
+@pytest.mark.parametrize("strides", [1, 2])
+def test_smaller_windows_are_enlarged(strides):
+    """A pixel, and a window behind it, lie within three by three."""
+    row = W3[:2, :, 1:2].copy()
+    enlarged = [
+        np.pad(w, [(0, 0), (0, 0), *p]) for w, p in ((W1, [(1, 1)] * 2), (row, [(1, 1), (0, 0)]))
+    ]
+
+    def expected(emit, x):
+        weights = relax.const(np.concatenate([W3, *enlarged]))
+        wide = emit(op.nn.conv2d(x, weights, strides=strides, padding=1))
+        split = emit(op.split(wide, [4, 7], axis=1))
+        return [emit(relax.TupleGetItem(split, i)) for i in range(3)]
+
+    image = tensor(2, 6, 7, 9)
+    mod = module(of_windows((W3, 1), (W1, 0), (row, (0, 1, 0, 1)), strides=strides), image)
+    after = transform.JoinMatmuls(enlarge=True)(mod)
+    assert_structural_equal(after, module(expected, image))
+    assert transform.JoinMatmuls(enlarge=True)(after).same_as(after)
+    assert transform.JoinMatmuls()(mod).same_as(mod)
+
+
+@pytest.mark.parametrize(
+    ("other", "attrs"),
+    [((W1, 1), {}), ((W1, 0), {"dilation": 2})],
+    ids=["another_extent", "gaps"],
+)
+def test_windows_of_other_extents_or_with_gaps_stay(other, attrs):
+    padding = 2 if attrs else 1
+    mod = module(of_windows((W3, padding), other, **attrs), tensor(2, 6, 7, 9))
+    assert transform.JoinMatmuls(enlarge=True)(mod).same_as(mod)
+
+
 @pytest.mark.parametrize(
     ("weights", "attrs", "codes"),
     [

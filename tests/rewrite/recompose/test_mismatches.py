@@ -92,6 +92,10 @@ CASES = {
     "softmax: the exponential is not divided by its sum along the same axis": (
         lambda x: op.divide(op.exp(x), op.sum(op.exp(x), 1)), tensor(7, 7)
     ),
+    "late_softmax: the product is not divided by the sums of its rows": (
+        lambda x, v: op.divide(op.matmul(softmax.shifted(x), v), op.sum(softmax.shifted(x), 1)),
+        *[tensor(7, 7)] * 2,
+    ),
     "log_softmax: the sum is over several axes": (log_sum_of_all, P),
     "log_softmax: the logarithm of the sum is not subtracted from the exponent": (
         softmax.sum_instead, P

@@ -1,8 +1,21 @@
 """Softmax and log-softmax: ways of writing them, and what is neither."""
 
-import pytest
+import math
 
-from tests.rewrite.recompose.written import N, check, check_stays, const, op, tensor
+import pytest
+from tvm.ir import assert_structural_equal
+
+from tests.rewrite.recompose.written import (
+    N,
+    check,
+    check_stays,
+    cleaned,
+    const,
+    module,
+    op,
+    recomposed,
+    tensor,
+)
 
 X = tensor(5, 37)
 
@@ -230,3 +243,94 @@ def sum_instead(x):
 @pytest.mark.parametrize("write", [difference_of_other_tensor, sum_instead, of_both_logs])
 def test_near_misses_of_log_softmax_stay(write):
     check_stays(write, X)
+
+
+def of_base_two(x):
+    e = op.power(const(2.0), op.subtract(x, op.max(x, 1, keepdims=True)))
+    return op.divide(e, total(e))
+
+
+def of_log2(x):
+    e = op.power(const(2.0), op.subtract(x, op.max(x, 1, keepdims=True)))
+    return op.subtract(
+        op.subtract(x, op.max(x, 1, keepdims=True)), op.divide(op.log(total(e)), const(math.log(2)))
+    )
+
+
+def test_base_two():
+    scaled = op.multiply
+    check(of_base_two, lambda x: op.nn.softmax(scaled(x, const(math.log(2))), 1), X)
+    check(
+        of_log2,
+        lambda x: scaled(
+            op.nn.log_softmax(scaled(x, const(math.log(2))), 1), const(1 / math.log(2))
+        ),
+        X,
+    )
+    check(
+        lambda x: op.power(const(2.0), of_log2(x)),
+        lambda x: op.nn.softmax(scaled(x, const(math.log(2))), 1),
+        X,
+    )
+
+
+@pytest.mark.parametrize("write", [of_log_sum_exp, of_difference])
+def test_exponential_of_log_softmax(write):
+    found, _ = recomposed(module(lambda x: op.exp(write(x)), X))
+    assert_structural_equal(found, cleaned(module(lambda x: op.nn.softmax(x, 1), X)))
+
+
+def test_exponential_of_twice_the_logarithm_stays():
+    check(
+        lambda x: op.exp(op.multiply(of_log_sum_exp(x), const(2.0))),
+        lambda x: op.exp(op.multiply(op.nn.log_softmax(x, 1), const(2.0))),
+        X,
+    )
+
+
+def guarded(x, bound=math.inf):
+    """As PyTorch writes exp(x - logsumexp(x))."""
+    largest = op.max(x, 1, keepdims=True)
+    is_infinite = op.equal(op.abs(largest), const(bound))
+    largest = op.where(is_infinite, const(0.0), largest)
+    log = op.log(total(op.exp(op.subtract(x, largest))))
+    return op.exp(op.subtract(x, op.add(log, largest)))
+
+
+def test_a_guarded_maximum_is_softmax_where_rows_are_summed():
+    """Beside an infinity weights are zeros, and softmax's are not."""
+    values = tensor(37, 4)
+    check(
+        lambda x, v: op.matmul(guarded(x), v), lambda x, v: op.matmul(op.nn.softmax(x, 1), v),
+        X, values,
+    )  # fmt: skip
+    check_stays(guarded, X)
+    check_stays(lambda x, v: (guarded(x), op.matmul(guarded(x), v)), X, values)
+    check_stays(lambda x, v: op.matmul(op.permute_dims(guarded(x)), v), X, tensor(5, 4))
+    check_stays(lambda x, v: op.matmul(guarded(x, 3.0), v), X, values)
+
+
+def late(x, v, e=shifted):
+    weights = op.reshape(e(x), (5, 1, 37))
+    return op.divide(op.reshape(op.matmul(weights, v), (5, 4)), total(e(x)))
+
+
+def test_division_behind_the_product():
+    values = tensor(37, 4)
+
+    def plain_late(x, v):
+        e = op.exp(x)
+        return op.divide(op.matmul(e, v), total(e))
+
+    with_moves = tensor(1, 5, 37), values
+    check(
+        lambda x, v: op.divide(
+            op.matmul(op.reshape(shifted(x, 2), (5, 37)), v),
+            op.reshape(total(shifted(x, 2), 2), (5, 1)),
+        ),
+        lambda x, v: op.matmul(op.reshape(op.nn.softmax(x, -1), (5, 37)), v),
+        *with_moves,
+    )
+    check_stays(late, X, values)  # rows of other matrices
+    (decision,) = check_stays(plain_late, X, values)
+    assert decision.code == "told_apart"

@@ -45,6 +45,16 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("write", [lambda x, s: x * s, lambda x, s: (x + s) * s], ids=["1", "2"])
+def test_an_operand_of_whole_rows_weighs_nothing_beside_the_rows(write):
+    """It and the sums lie side by side from row to row, but x is read along its rows."""
+    params = [tensor("x", 4096, 1024, dtype="float16"), tensor("s", 4096, 1, dtype="float16")]
+    members = group(params, lambda emit, x, s: OP.sum(emit(write(x, s)), [1]), CUDA)
+    config = estimate_rows_gpu(rows_of(members, on_cpu=False), CUDA.device).config
+    assert not config.rows_first
+    assert config.threads >= 32
+
+
 def told(template, claim):
     """The chosen form, and the sentences of the others by their names."""
     forms = template.forms(claim, CUDA.device)

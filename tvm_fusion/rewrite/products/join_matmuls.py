@@ -33,8 +33,12 @@ class _Siblings:
     """Products of one left operand, in the order of their bindings; two or more."""
 
     products: tuple[relax.Var, ...]
-    weights: tuple[GenericConst, ...]
+    calls: tuple[relax.Call, ...]
     gain: Gain | None = None
+
+    @property
+    def weights(self) -> tuple[GenericConst, ...]:
+        return tuple(call.args[1] for call in self.calls)
 
     @property
     def name(self) -> str:
@@ -57,6 +61,14 @@ class JoinMatmuls:
     So are convolutions of one image that differ in their channels alone, along these. A matrix that
     something else reads as well stays, or it would be stored twice.
 
+    Parameters
+    ----------
+    choose
+        Says of each place whether it pays.
+    enlarge
+        Whether convolutions with windows of several sizes are joined, too: zeros around the smaller
+        ones meet elements of the image that were not read, of which an infinity becomes NaN.
+
     Examples
     --------
     >>> mod = module(lambda x: op.matmul(x, weight(64, 64)) + op.matmul(x, weight(64, 64)), (8, 64))
@@ -64,15 +76,16 @@ class JoinMatmuls:
     ['relax.matmul', 'relax.split', 'relax.add']
     """
 
-    def __init__(self, choose: Choose = always) -> None:
+    def __init__(self, choose: Choose = always, enlarge: bool = False) -> None:
         self._choose = choose
+        self._enlarge = enlarge
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Join in every rewritable function; each refusal is recorded."""
         ours = [(gvar, func) for gvar, func in mod.functions.items() if is_rewritable(func)]
-        found = {gvar: _siblings(func) for gvar, func in ours}
+        found = {gvar: _siblings(func, self._enlarge) for gvar, func in ours}
         shared = _read_elsewhere(mod, [s for groups in found.values() for s in groups])
-        joined: dict[tuple[int, ...], GenericConst] = {}
+        joined: dict[Hashable, GenericConst] = {}
         result = mod
         for gvar, func in ours:
             alike = [g for s in found[gvar] if (g := _without(s, shared)) is not None]
@@ -83,7 +96,7 @@ class JoinMatmuls:
         return result
 
 
-def _siblings(func: relax.Function) -> list[_Siblings]:
+def _siblings(func: relax.Function, enlarge: bool) -> list[_Siblings]:
     """Find products in one block that have the left operand and the type in common."""
     found = []
     for block in _blocks(func):
@@ -98,13 +111,13 @@ def _siblings(func: relax.Function) -> list[_Siblings]:
             for binding in siblings:
                 reason = _obstacle(binding.value)
                 if reason is None:
-                    alike[_kind(binding.value)].append(binding)
+                    alike[_kind(binding.value, enlarge)].append(binding)
                 else:
                     _refuse(binding.var, *reason)
             for same in alike.values():
                 if len(same) > 1:
                     products = tuple(b.var for b in same)
-                    found.append(_Siblings(products, tuple(b.value.args[1] for b in same)))
+                    found.append(_Siblings(products, tuple(b.value for b in same)))
                 elif len(alike) > 1:
                     _refuse(
                         same[0].var,
@@ -137,12 +150,65 @@ def _obstacle(product: relax.Call) -> tuple[str, str] | None:
     return None
 
 
-def _kind(product: relax.Call) -> Hashable:
+def _kind(product: relax.Call, enlarge: bool) -> Hashable:
     """Return what products that are joined have in common besides the left operand."""
-    weight = product.args[1]
-    window = [int(n) for i, n in enumerate(weight.value.shape) if i != _axes(product)[0]]
-    attrs = None if product.attrs is None else tvm_ffi.structural_hash(product.attrs)
-    return product.op.name, attrs, *window, str(weight.ty.dtype), str(product.ty.dtype)
+    weight, attrs = product.args[1], product.attrs
+    name, dtypes = product.op.name, (str(weight.ty.dtype), str(product.ty.dtype))
+    if enlarge and op_name(product) != "relax.matmul" and {*map(int, attrs.dilation)} == {1}:
+        layouts = str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout)
+        window = _Window.of(product)
+        return name, layouts, *map(int, attrs.strides), *window.rest, *dtypes
+    sizes = [int(n) for i, n in enumerate(weight.value.shape) if i != _axes(product)[0]]
+    return name, None if attrs is None else tvm_ffi.structural_hash(attrs), *sizes, *dtypes
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The pixels that a convolution reads around one, along each axis of the image."""
+
+    # Counted from that pixel on: how many lie before it, and how many do not.
+    before: tuple[int, ...]
+    behind: tuple[int, ...]
+    rest: tuple[int, ...]  # by how much the image grows with its padding, less the window
+
+    @classmethod
+    def of(cls, conv: relax.Call) -> _Window:
+        layout, padding = str(conv.attrs.kernel_layout), [int(n) for n in conv.attrs.padding]
+        shape, half = conv.args[1].value.shape, len(padding) // 2
+        sizes = [int(n) for axis, n in zip(layout, shape, strict=True) if axis not in "OI"]
+        pairs = list(zip(sizes, padding[:half], padding[half:], strict=True))
+        return cls(
+            tuple(begin for _, begin, _ in pairs),
+            tuple(size - begin for size, begin, _ in pairs),
+            tuple(begin + end - size for size, begin, end in pairs),
+        )
+
+    @classmethod
+    def around(cls, windows: Sequence[_Window]) -> _Window:
+        """Return the smallest one that holds all."""
+        before, behind = (
+            tuple(map(max, zip(*(getattr(w, side) for w in windows), strict=True)))
+            for side in ("before", "behind")
+        )
+        return cls(before, behind, windows[0].rest)
+
+    def padded(self, conv: relax.Call, weight: np.ndarray) -> np.ndarray:
+        """Put zeros around the weights of a convolution with a smaller window."""
+        own = _Window.of(conv)
+        sides = iter(
+            (b - c, d - e)
+            for b, c, d, e in zip(self.before, own.before, self.behind, own.behind, strict=True)
+        )
+        layout = str(conv.attrs.kernel_layout)
+        return np.pad(weight, [(0, 0) if axis in "OI" else next(sides) for axis in layout])
+
+    def convolution(self, like: relax.Call, image: Any, weight: GenericConst) -> relax.Call:
+        """Write a convolution with this window, which is otherwise like another one."""
+        ends = [r + e for r, e in zip(self.rest, self.behind, strict=True)]
+        names = ("strides", "dilation", "groups", "data_layout", "kernel_layout", "out_layout")
+        given = {name: getattr(like.attrs, name) for name in (*names, "out_dtype")}
+        write = getattr(relax.op.nn, op_name(like).removeprefix("relax.nn."))
+        return write(image, weight, padding=[*self.before, *ends], **given)
 
 
 def _axes(product: relax.Call) -> tuple[int, int]:
@@ -176,9 +242,9 @@ def _read_elsewhere(mod: tvm.IRModule, groups: list[_Siblings]) -> set[int]:
 def _without(siblings: _Siblings, shared: set[int]) -> _Siblings | None:
     """Leave out the products whose matrices are shared; None where fewer than two are left."""
     kept = []
-    for var, weight in zip(siblings.products, siblings.weights, strict=True):
-        if hash(weight) not in shared:
-            kept.append((var, weight))
+    for var, call in zip(siblings.products, siblings.calls, strict=True):
+        if hash(call.args[1]) not in shared:
+            kept.append((var, call))
             continue
         _refuse(
             var,
@@ -187,8 +253,8 @@ def _without(siblings: _Siblings, shared: set[int]) -> _Siblings | None:
         )
     if len(kept) < 2:
         return None
-    products, weights = zip(*kept, strict=True)
-    return _Siblings(products, weights)
+    products, calls = zip(*kept, strict=True)
+    return _Siblings(products, calls)
 
 
 def _chosen(func: relax.Function, siblings: _Siblings, choose: Choose) -> _Siblings | None:
@@ -201,13 +267,13 @@ def _chosen(func: relax.Function, siblings: _Siblings, choose: Choose) -> _Sibli
         return replace(siblings, gain=choice.gain)
     best, most_us = None, 0.0
     for left_out in range(len(siblings.products) if 2 < len(siblings.products) <= MOST else 0):
-        products, weights = (
+        products, calls = (
             (*part[:left_out], *part[left_out + 1 :])
-            for part in (siblings.products, siblings.weights)
+            for part in (siblings.products, siblings.calls)
         )
         choice = choose(func, products)
         if choice.is_taken and (best is None or choice.us > most_us):
-            best, most_us = _Siblings(products, weights, choice.gain), choice.us
+            best, most_us = _Siblings(products, calls, choice.gain), choice.us
     return best
 
 
@@ -219,7 +285,7 @@ class _Joiner(PyExprMutator):
         self,
         mod: tvm.IRModule,
         groups: list[_Siblings],
-        joined: dict[tuple[int, ...], GenericConst],
+        joined: dict[Hashable, GenericConst],
     ) -> None:
         super().__init__(mod)
         self._joined = joined
@@ -240,8 +306,16 @@ class _Joiner(PyExprMutator):
 
     def _join(self, siblings: _Siblings, first: relax.Call) -> relax.Var:
         left, (axis, channels) = self.visit_expr(first.args[0]), _axes(first)
-        matrix = self._matrix(siblings.weights, axis)
-        wide = self.builder_.emit(relax.Call(first.op, [left, matrix], first.attrs, first.ty_args))
+        calls = siblings.calls
+        window = None
+        if op_name(first) != "relax.matmul" and len({_Window.of(call) for call in calls}) > 1:
+            window = _Window.around([_Window.of(call) for call in calls])
+        matrix = self._matrix(siblings.weights, axis, window, calls)
+        wide = self.builder_.emit(
+            relax.Call(first.op, [left, matrix], first.attrs, first.ty_args)
+            if window is None
+            else window.convolution(first, left, matrix)
+        )
         widths = [int(w.ty.shape[axis]) for w in siblings.weights]
         boundaries = list(accumulate(widths))[:-1]
         record(
@@ -260,13 +334,22 @@ class _Joiner(PyExprMutator):
         note(Change("", siblings.name, rule, names, after, siblings.gain, names=siblings.names))
         return self.builder_.emit(relax.op.split(wide, boundaries, axis=channels))
 
-    def _matrix(self, weights: tuple[GenericConst, ...], axis: int) -> GenericConst:
+    def _matrix(
+        self,
+        weights: tuple[GenericConst, ...],
+        axis: int,
+        window: _Window | None,
+        products: Sequence[relax.Call],
+    ) -> GenericConst:
         """Concatenate matrices; the same ones only once."""
-        key = _key(weights)
+        key = *_key(weights), window
         if key not in self._joined:
 
             def joined(parts: Sequence[GenericConst]) -> GenericConst:
-                together = np.concatenate([operand_of(part) for part in parts], axis=axis)
+                arrays = [operand_of(part) for part in parts]
+                if window is not None:
+                    arrays = [window.padded(c, x) for c, x in zip(products, arrays, strict=True)]
+                together = np.concatenate(arrays, axis=axis)
                 return relax.const(tvm.runtime.tensor(together))  # of an array it makes two copies
 
             self._joined[key] = derived(joined(weights), "concat", weights, joined)

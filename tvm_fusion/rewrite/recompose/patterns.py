@@ -8,11 +8,12 @@ from .norms.group_norm import GroupNorm, InstanceNorm
 from .norms.layer_norm import LayerNorm, RMSNorm
 from .pattern import Pattern
 from .rotary import Rotary
-from .softmax import LogSoftmax, ShiftedSoftmax, Softmax
+from .softmax import LateSoftmax, LogSoftmax, ShiftedSoftmax, Softmax
 
 PATTERNS: tuple[Pattern, ...] = (
     LogSoftmax(),
     Softmax(),
+    LateSoftmax(),
     ShiftedSoftmax(),
     Mish(),  # of activations, those whose mismatches tell most come first
     HardSwish(),

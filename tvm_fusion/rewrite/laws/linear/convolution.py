@@ -118,6 +118,24 @@ class AddFilters(_Linear):
         return self.mixed(match, "a", "b", "c")
 
 
+class SubtractConvolutions(AddConvolutions):
+    """conv(a, b) - conv(c, b) = conv(a - c, b)."""
+
+    name = "subtract_convolutions"
+    before = conv(a, b) - conv(c, b)
+    after = conv(a - c, b)
+    both = False  # the convolutions' difference may cancel
+
+
+class SubtractFilters(AddFilters):
+    """conv(a, b) - conv(a, c) = conv(a, b - c)."""
+
+    name = "subtract_filters"
+    before = conv(a, b) - conv(a, c)
+    after = conv(a, b - c)
+    both = False
+
+
 def layouts(head: Head) -> tuple[str, str, str]:
     """Return the layouts of a convolution's input, weights and result."""
     if head.call is None:
@@ -161,4 +179,6 @@ LAWS: tuple[Law, ...] = (
     ScaleInputChannels(),
     AddConvolutions(),
     AddFilters(),
+    SubtractConvolutions(),
+    SubtractFilters(),
 )

@@ -9,7 +9,7 @@ from ...egraph.law import Equation, Law, Match
 from ...egraph.pattern import function, tensors
 from ..conditions import Careful
 
-a, b, c = tensors("a b c")
+a, b, c, d = tensors("a b c d")
 total = function("relax.sum", "axes")
 permute = function("relax.permute_dims", "swap")
 
@@ -125,6 +125,26 @@ class Associate(Linear):
         return None
 
 
+class MergeLowRank(Linear):
+    """a @ b + a @ c @ d = a @ (b + c @ d)."""
+
+    name = "merge_low_rank"
+    before = a @ b + (a @ c) @ d
+    after = a @ (b + c @ d)
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse weights of run time, and sums that are broadcast: those would be stored."""
+        graph = match.graph
+        if not all(graph[match.number(name)].is_constant for name in "bcd"):
+            return Refusal("not_constant", "A weight is computed at run time: it would be joined.")
+        if any(match.type(name).ndim != 2 for name in "bcd"):
+            return Refusal("not_a_matrix", "A weight is no matrix.")
+        rows, columns = extents(match.type("c"))[:1], extents(match.type("d"))[1:]
+        if not all_same(extents(match.type("b")), [*rows, *columns]):
+            return Refusal("different_shapes", "One summand is broadcast along rows or columns.")
+        return self.mixed(match, "a", "b", "c", "d")
+
+
 def _transposed_product(match: Match) -> Refusal | None:
     rank, head = match.graph[match.root].type.ndim, match.head("swap")
     if {match.type("a").ndim, match.type("b").ndim} != {rank} or rank < 2:
@@ -178,6 +198,7 @@ LAWS: tuple[Law, ...] = (
     SubtractRows(),
     SubtractColumns(),
     Associate(),
+    MergeLowRank(),
     Equation(
         "transposed_product",
         permute(a) @ permute(b),

@@ -161,13 +161,30 @@ def lanes_are_rows(program: RowProgram) -> bool:
         return False
     along_rows = along_loop = longest = 0
     for stage in program.stages:
-        along_rows += unit_strides(stage, stage.rows[-1], program.internal)
+        along_rows += _contiguous(stage, stage.rows[-1], program.internal)
         if stage.loop_axes:
-            along_loop += max(unit_strides(stage, a, program.internal) for a in stage.loop_axes)
+            along_loop += max(_contiguous(stage, a, program.internal) for a in stage.loop_axes)
             order, fused = vector_axes([stage], [stage.loop_axes])
             inner = [stage.loop_axes[a] for a in order[len(order) - fused :]]
             longest = max(longest, static_volume(inner, SHORT_ROW))
     return longest < SHORT_ROW or along_rows > along_loop
+
+
+def _contiguous(stage: RowStage, axis: Axis, skip: Sequence[ir.Var]) -> int:
+    """Count the elements of one row whose accesses are contiguous along an axis.
+
+    An operand that a whole row shares is one element: it weighs nothing beside the row.
+    """
+    count, alone = 0, _strides(stage, [axis], skip)
+    for steps, own in zip(_strides(stage, stage.loop_axes, skip), alone, strict=True):
+        if own is not None and _is_one(own[0]):
+            moved = [
+                a
+                for i, a in enumerate(stage.loop_axes)
+                if steps is None or not (isinstance(steps[i], tirx.IntImm) and int(steps[i]) == 0)
+            ]
+            count += static_volume(moved, SHORT_ROW)
+    return count
 
 
 def _can_join(one: Pass, stage: RowStage) -> bool:
