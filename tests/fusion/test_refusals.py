@@ -371,7 +371,7 @@ CASES = [
     Case("scores_elsewhere", Attention(False), QKV, attention(norm=shifted_rows), ("own row",)),
     Case("weights_changed", Attention(False), QKV, attention(weigh=op.square), ("not linear",)),
     Case("symbolic_head", Attention(False), SYMBOLIC, attention(), ("symbolic",)),
-    Case("head_too_large", Attention(False), LARGE, attention(), ("600; the limit is 512",)),
+    Case("head_too_large", Attention(False), LARGE, attention(), ("600; the limit is 576",)),
     Case(
         "row_too_long",
         Rows(),
