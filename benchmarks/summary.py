@@ -138,7 +138,8 @@ def rows() -> Iterator[Row]:
         workloads, baseline = f"fp16 models, batch {batch}", "TorchInductor in a CUDA graph"
         yield Row(workloads, baseline, _where(record), "gpu_models/README", found)
     record = _read("held_out/results/held_out.json.xz")
-    found = {row["name"]: 1 / held_out.ratio(row) for row in record["rows"] if not row["wrong"]}
+    found = {row["name"]: 1 / held_out.ratio(row) for row in record["rows"]
+             if not held_out.failure(row)}  # fmt: skip
     where = f"{record['rows'][0]['device']}, {record['about']['date']}"
     yield Row("fp16 models, held out", baseline, where, "held_out/README", found)
     record = _read("cpu_half/results/cpu_half.json")
