@@ -140,6 +140,12 @@ def test_the_current_folder_is_refused(dense_artifact, tmp_path, monkeypatch):
         dense_artifact.export(".")
 
 
+@pytest.mark.parametrize("place", [3, None, b"folder"])
+def test_what_is_no_path_is_refused(dense_artifact, place):
+    with pytest.raises(UserError, match=f"a folder of type {type(place).__name__}; expected its"):
+        dense_artifact.export(place)
+
+
 def test_looking_whether_a_place_is_free_leaves_no_trace(tmp_path):
     module.check_destination(tmp_path / "new" / "dense")
     assert contents(tmp_path) == []

@@ -26,8 +26,19 @@ CAUSES = {
         {},
         "operator MatMul (Matmul requires ",
         "x float32 [2, 3], w float32 [4, 5]",
-        "correct their shapes",
+        "ONNX's own rules do not allow: Incompatible dimensions for matrix multiplication",
         "(float[2,3] x, float[3,5] w) => (float[a,b] y) { y = MatMul(x, w) }",
+        {},
+    ),
+    "strides of zero": (
+        "(float[1,1,4,4] x, float[1,1,3,3] w) => (float[a,b,c,d] y)"
+        " { y = Conv<strides = [0, 0]>(x, w) }",
+        {},
+        "operator Conv",
+        "x float32 [1, 1, 4, 4]",
+        "ONNX's own rules do not allow: Attribute strides must only contain positive values",
+        "(float[1,1,4,4] x, float[1,1,3,3] w) => (float[a,b,c,d] y)"
+        " { y = Conv<strides = [1, 1]>(x, w) }",
         {},
     ),
     "a shape that is an input": (

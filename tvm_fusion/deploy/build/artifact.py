@@ -71,6 +71,8 @@ class Artifact:
         UserError
             If something else is there, or the place cannot be written.
         """
+        if not isinstance(path, (str, os.PathLike)):
+            raise UserError(f"a folder of type {type(path).__name__}", "its path")
         folder = Path(path).resolve()
         check_destination(folder)
         try:

@@ -52,8 +52,9 @@ def advice_for_failure(
     opset
         Version of the standard operators.
     """
-    if not _fits(node, types, opset):
-        return "its inputs do not fit one another by ONNX's own rules: correct their shapes"
+    broken = _broken_rule(node, types, opset)
+    if broken is not None:
+        return f"correct the node, which ONNX's own rules do not allow: {broken}"
     operands = SHAPE_OPERANDS.get(node.op_type, ()) if node.domain in STANDARD else ()
     names = [node.input[i] for i in operands if i < len(node.input) and node.input[i]]
     computed = [n for n in names if not isinstance(values.get(n), GenericConst)]
@@ -62,11 +63,11 @@ def advice_for_failure(
     return "its converter has a fault: report this sentence with the node"
 
 
-def _fits(node: onnx.NodeProto, types: Mapping[str, ValueType], opset: int) -> bool:
-    """Tell whether ONNX can infer the node's results; what it does not know, it does not judge."""
+def _broken_rule(node: onnx.NodeProto, types: Mapping[str, ValueType], opset: int) -> str | None:
+    """Say why ONNX cannot infer the node's results; what it does not know, it does not judge."""
     names = [name for name in node.input if name]
     if not all(name in types for name in names) or node.domain not in STANDARD:
-        return True
+        return None
     try:
         infos = [
             helper.make_tensor_value_info(
@@ -78,11 +79,11 @@ def _fits(node: onnx.NodeProto, types: Mapping[str, ValueType], opset: int) -> b
         graph = helper.make_graph([node], "node", infos, outputs)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
         onnx.shape_inference.infer_shapes(model, strict_mode=True)
-    except onnx.shape_inference.InferenceError:
-        return False
+    except onnx.shape_inference.InferenceError as error:
+        return str(error).strip().rpartition("] ")[2]
     except Exception:  # guard: only a sentence depends on it
-        return True
-    return True
+        return None
+    return None
 
 
 def _numpy(name: str) -> Any:

@@ -131,6 +131,8 @@ def test_names_what_is_wrong(products):
         executable.profile(inputs, function="other")
     with pytest.raises(UserError, match="shape"):
         executable.profile({"x": np.ones((31, 48), "float32")})
+    with pytest.raises(UserError, match="the inputs are a list; expected arrays by name"):
+        executable.profile([1])
 
 
 def test_artifacts_of_earlier_versions_have_kernels_by_name(products):

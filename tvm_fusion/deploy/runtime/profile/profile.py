@@ -23,7 +23,7 @@ from ....device import Device, cuda_devices, host_cpu
 from ....device.hip import hip_devices, open_hip
 from ....errors import UserError
 from ....threads import team_size
-from ..arguments import evaluate
+from ..arguments import check_names, evaluate
 from .bench import Bench
 from .calls import Call, Run
 from .clocks import GpuEvents, GpuRuntime
@@ -169,6 +169,7 @@ def profile(
     found = executable.manifest
     groups = found.get("groups", [])
     executable.function(function)  # refuses what the model does not have
+    check_names(executable.signatures[function].inputs, inputs)
     launches = found["functions"][function].get("launches", [])
     bench = Bench(executable, inputs, function, titles(groups, launches), warmup)
     ends, timings = _in_turns(bench, runs)
