@@ -259,7 +259,7 @@ KILLED = textwrap.dedent(
     from pathlib import Path
     import numpy as np
     from tvm_fusion.deploy.build.artifact import Artifact
-    from tvm_fusion.deploy.runtime import manifest
+    from tvm_fusion.deploy.runtime.artifact import manifest
 
     folder, step = sys.argv[1:]
     def die(*_args):
