@@ -105,10 +105,8 @@ class Rewrite:
         judge = Judge(target)
         whole = Whole(mod, target)
         for name, make in self._steps():
-            before = whole.mod
-            whole.step(name, map(_on_rewritable, judge.ways(make)))
-            left = any(func.same_as(whole.mod[gvar]) for gvar, func in before.functions.items())
-            if name == "recomposition" and left:
+            is_slower = whole.step(name, map(_on_rewritable, judge.ways(make)))
+            if name == "recomposition" and is_slower:
                 whole.step(name, [_on_rewritable(self._without_attention())])
         return whole.mod
 

@@ -10,7 +10,7 @@ from tvm_fusion.schedule.instructions.instruction import Instruction
 from tvm_fusion.schedule.instructions.layout import layout
 from tvm_fusion.schedule.instructions.table import INSTRUCTIONS, find, has, instructions_of, newest
 
-NAMES = ("nehalem", "haswell", "sapphirerapids", "graniterapids", "znver4")
+NAMES = ("nehalem", "haswell", "sapphirerapids", "graniterapids", "znver4", "neoverse-n1")
 CPUS = [parse(f"cpu:{arch}") for arch in NAMES]
 DEVICES = [*GPUS.values(), *(cpu.device for cpu in CPUS)]
 

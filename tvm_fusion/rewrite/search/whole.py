@@ -80,7 +80,7 @@ class Whole:
         """The module after the steps so far."""
         return self._now.mod
 
-    def step(self, name: str, changes: Iterable[Pass]) -> None:
+    def step(self, name: str, changes: Iterable[Pass]) -> bool:
         """Apply a step in the way that makes the cheapest plan; not at all if all are slower.
 
         Parameters
@@ -89,28 +89,33 @@ class Whole:
             For the decision that tells why the step was not taken.
         changes
             Ways to take it; of equally cheap ones the first is taken.
+
+        Returns
+        -------
+        bool
+            Whether the step was left out, of one function at least, because it is slower.
         """
         best: _Way | None = None
         if functions := _independent(self.mod):
-            self._step_of_each(functions, name, [self._apply(change) for change in changes])
-            return
+            return self._step_of_each(functions, name, [self._apply(change) for change in changes])
         for change in changes:
             way = self._apply(change)
             if best is None or way.planned.is_cheaper(best.planned):
                 best = way
         if best is None:
-            return
+            return False
         if self._now.is_cheaper(best.planned):
             self._refuse(name, self._now, best.planned)
-            return
+            return True
         self._now = best.planned
         self._tell(best)
+        return False
 
     def _step_of_each(
         self, functions: Sequence[ir.GlobalVar], name: str, ways: Sequence[_Way]
-    ) -> None:
+    ) -> bool:
         """Take a step in the way that makes the cheapest plan of each function."""
-        mod, taken = self.mod, dict[int, _Way]()
+        mod, taken, is_refused = self.mod, dict[int, _Way](), False
         for gvar in functions:
             now, best = self._planned(gvar, self.mod), None
             for number, way in enumerate(ways):
@@ -122,6 +127,7 @@ class Whole:
             then, number = best
             if now.is_cheaper(then):
                 self._refuse(f"{name} of {gvar.name_hint}", now, then)
+                is_refused = True
                 continue
             mod = mod.clone() if mod is self.mod else mod
             mod[gvar] = then.mod[gvar]
@@ -130,6 +136,7 @@ class Whole:
             self._now = _Planned(mod, self._estimator)
         for way in taken.values():
             self._tell(way)
+        return is_refused
 
     def _planned(self, gvar: ir.GlobalVar, mod: tvm.IRModule) -> _Planned:
         func = mod[gvar]

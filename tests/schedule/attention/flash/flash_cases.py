@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from group_kernels import group, tensor
+from group_kernels import CUDA, group, tensor
 from tvm import relax
 
 from tests.schedule.attention import attention_graphs
@@ -20,7 +20,7 @@ def halves(params):
     return [tensor(p.name, *p.ty.shape, dtype=HALF) for p in params]
 
 
-def problem_of(params, body, spec):
+def problem_of(params, body, spec=CUDA):
     """Group the operators for a target, and read the problem."""
     members = group(params, body, spec)
     return members, flash_problem(read_group(members, (*FLOATS, "bfloat16")))

@@ -31,6 +31,7 @@ MAX_ROWS = 16  # of a query group; more of them fill tiles
 # sequences of 8 queries and 2,048 keys 49.3 and 65.5.
 MANY_ROWS, LEAST_KEYS_OF_MANY = 64, 512
 WIDEST_TILE = 256  # elements of a head that tiles on tensor cores take
+MANY_WIDE_ROWS = 128  # of wider heads: the heads that share latents, for a token
 MIN_KEYS = 256  # below which a second launch costs more than it gives
 MAX_LANES_PER_KEY = 16  # each sum over the threads of a key is a chain of shuffles
 MAX_ROW_REGISTERS = 128  # elements of queries and accumulators of a thread
@@ -212,6 +213,7 @@ def flash_decode_config(pattern: Pattern, device: Device) -> FlashDecodeConfig |
         return other_form(f"There are {count} keys; a second launch pays off from {MIN_KEYS}.")
     many = f"{group.size} rows read the same keys, more than {MAX_ROWS}"
     is_wide = max(at(a.extent) for a in (pattern.depth, pattern.column)) > WIDEST_TILE
+    is_wide &= group.size <= MANY_WIDE_ROWS
     if group.size > MAX_ROWS and not (is_wide or _leaves_idle(group, count, device)):
         return other_form(f"{many}, and tiles of them leave few multiprocessors idle.")
     keys = contiguous_loads(pattern, pattern.k, pattern.depth)

@@ -328,7 +328,7 @@ class RowsGrid(TileGrid):
 
 @dataclass(frozen=True)
 class WgmmaRowsConfig(WgmmaConfig):
-    """Configuration of a product whose rows of A are behind index maps: :class:`~.rows.TmaRows`.
+    """Configuration of a product whose rows of A are behind index maps: :class:`~.operands.rows.TmaRows`.
 
     A tile has as many rows as its boxes.
     """
