@@ -328,9 +328,9 @@ class RowsGrid(TileGrid):
 
 @dataclass(frozen=True)
 class WgmmaRowsConfig(WgmmaConfig):
-    """Configuration of a product whose rows of A are behind index maps: :class:`~.operands.rows.TmaRows`.
+    """Configuration of a product whose rows of A are behind index maps.
 
-    A tile has as many rows as its boxes.
+    See :class:`~.operands.rows.TmaRows`. A tile has as many rows as its boxes.
     """
 
     @property
