@@ -170,6 +170,6 @@ def test_products_on_tile_registers_of_cpus(dtype, least):
 def test_plans_are_compared_by_one_model():
     """One that the fitted model does not cover has the roofline's figure, and so has the other."""
     fitted, other = RegionCost(80.0, 0, 1, 0, 1, roofline_us=30.0), RegionCost(40.0, 0, 1, 0, 1)
-    assert fitted.beside(other) == (30.0, 40.0)
-    assert other.beside(fitted) == (40.0, 30.0)
-    assert fitted.beside(fitted) == (80.0, 80.0)
+    assert fitted.comparable(other) == (30.0, 40.0)
+    assert other.comparable(fitted) == (40.0, 30.0)
+    assert fitted.comparable(fitted) == (80.0, 80.0)

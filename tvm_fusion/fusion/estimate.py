@@ -41,7 +41,7 @@ class RegionCost:
     # Microseconds by the roofline, where ``us`` are those of the fitted model.
     roofline_us: float | None = field(default=None, compare=False, repr=False)
 
-    def beside(self, other: RegionCost) -> tuple[float, float]:
+    def comparable(self, other: RegionCost) -> tuple[float, float]:
         """Return microseconds of this plan and of another one, both by the same model."""
         if (self.roofline_us is None) == (other.roofline_us is None):
             return self.us, other.us

@@ -52,8 +52,7 @@ def causal_lm(
         Type of keys and values in the caches, with a scale of each position and head; by default
         the model's. Layers that keep a sliding window of fewer positions have the model's.
     greedy
-        Whether programs return the most likely ``token`` instead of ``logits``: the product with
-        the vocabulary keeps the largest alone.
+        Whether programs return the most likely ``token`` instead of ``logits``.
 
     Returns
     -------

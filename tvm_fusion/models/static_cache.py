@@ -16,7 +16,7 @@ from .byte_cache import ByteLayer
 from .window import WindowLayer
 
 _FIXED: tuple[type, ...] = (StaticLayer, LinearAttentionLayer)
-# Of layers without a cache, which transformers has since 5.24.
+# Of layers without a cache; transformers 5.17 has no class of that name.
 if hasattr(cache_utils, "DummyLayer"):
     _FIXED = (*_FIXED, cache_utils.DummyLayer)
 

@@ -161,7 +161,7 @@ class DirectOutputs:
         self._own = [i for i, name in enumerate(names) if name not in in_place.values()]
 
     def ordered(self, result: Any) -> list[Any]:
-        """List the results of a call in order, ``None`` for those that lie where an input does."""
+        """List the results of a call in order, ``None`` for those that alias an input."""
         own = chosen(result, len(self._names), self._own)
         if not self._written:
             return own

@@ -180,8 +180,8 @@ class Function:
         Returns
         -------
         callable or None
-            ``None`` where inputs or outputs need conversions. An output that lies where an input
-            does is ``None``.
+            ``None`` where inputs or outputs need conversions. An output that aliases an
+            input is ``None``.
         """
         named = dict(zip((spec.name for spec in self._specs), inputs, strict=True))
         torch = torch_of(inputs)
@@ -219,7 +219,7 @@ class Function:
             if tensors:
                 assert self._outputs is not None
                 result = self._result(tensors)
-                return self._outputs.named(result, inputs, self._apart(tensors))
+                return self._outputs.named(result, inputs, self._unaliased(tensors))
         arguments.check_out(self.signature, out)
         direct = self._inputs.take(inputs) if self._inputs is not None else None
         if direct is not None and not out and self._outputs is not None and self._is_read:
@@ -267,8 +267,10 @@ class Function:
         owned = own(tensors, self.signature.outputs, self._device, addresses, in_place)
         return dict(zip(self._names, owned, strict=True))
 
-    def _apart(self, given: Sequence[tvm_ffi.Tensor]) -> Callable[[tvm_ffi.Tensor], tvm_ffi.Tensor]:
-        """Make what copies a result on a device that lies where an input or another result does."""
+    def _unaliased(
+        self, given: Sequence[tvm_ffi.Tensor]
+    ) -> Callable[[tvm_ffi.Tensor], tvm_ffi.Tensor]:
+        """Return a reader that copies results which alias an input or another result."""
         seen = {tensor.data_ptr() for tensor in given}
 
         def read(tensor: tvm_ffi.Tensor) -> tvm_ffi.Tensor:

@@ -319,21 +319,21 @@ class Node:
         self.builder.match_cast(shape, relax.ShapeType(extents))
         return extents
 
-    def is_small(self, extents: Any, beside: Sequence[Any] = ()) -> Any:
+    def is_small(self, extents: Any, others: Sequence[Any] = ()) -> Any:
         """Tell whether so many elements can be counted, which 64 bits do not tell.
 
         Parameters
         ----------
         extents : tvm.relax.Expr
             Computed ones.
-        beside : sequence of int or Expr
+        others : sequence of int or Expr
             Further extents of the same tensor.
         """
         count = self.emit(relax.op.prod(relax.op.astype(extents, "float64")))
-        if beside:
-            others = self.emit(relax.op.shape_to_tensor(relax.ShapeExpr(list(beside))))
-            others = self.emit(relax.op.prod(relax.op.astype(others, "float64")))
-            count = self.emit(relax.op.multiply(count, others))
+        if others:
+            rest = self.emit(relax.op.shape_to_tensor(relax.ShapeExpr(list(others))))
+            rest = self.emit(relax.op.prod(relax.op.astype(rest, "float64")))
+            count = self.emit(relax.op.multiply(count, rest))
         most = relax.const(_MOST_ELEMENTS, "float64")
         return self.emit(relax.op.less_equal(relax.op.abs(count), most))
 

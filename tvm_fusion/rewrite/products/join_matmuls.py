@@ -310,7 +310,7 @@ class _Joiner(PyExprMutator):
         window = None
         if op_name(first) != "relax.matmul" and len({_Window.of(call) for call in calls}) > 1:
             window = _Window.around([_Window.of(call) for call in calls])
-        matrix = self._matrix(siblings.weights, axis, window, calls)
+        matrix = self._matrix(siblings, axis, window)
         wide = self.builder_.emit(
             relax.Call(first.op, [left, matrix], first.attrs, first.ty_args)
             if window is None
@@ -334,21 +334,16 @@ class _Joiner(PyExprMutator):
         note(Change("", siblings.name, rule, names, after, siblings.gain, names=siblings.names))
         return self.builder_.emit(relax.op.split(wide, boundaries, axis=channels))
 
-    def _matrix(
-        self,
-        weights: tuple[GenericConst, ...],
-        axis: int,
-        window: _Window | None,
-        products: Sequence[relax.Call],
-    ) -> GenericConst:
+    def _matrix(self, siblings: _Siblings, axis: int, window: _Window | None) -> GenericConst:
         """Concatenate matrices; the same ones only once."""
+        weights, calls = siblings.weights, siblings.calls
         key = *_key(weights), window
         if key not in self._joined:
 
             def joined(parts: Sequence[GenericConst]) -> GenericConst:
                 arrays = [operand_of(part) for part in parts]
                 if window is not None:
-                    arrays = [window.padded(c, x) for c, x in zip(products, arrays, strict=True)]
+                    arrays = [window.padded(c, x) for c, x in zip(calls, arrays, strict=True)]
                 together = np.concatenate(arrays, axis=axis)
                 return relax.const(tvm.runtime.tensor(together))  # of an array it makes two copies
 

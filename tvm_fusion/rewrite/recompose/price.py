@@ -43,7 +43,7 @@ class Price:
     def is_more_expensive(self) -> bool:
         """Whether the operator costs more than its written-out form: kernels and bytes first."""
         before, after = self.before, self.after
-        us, us_before = after.beside(before)
+        us, us_before = after.comparable(before)
         is_less = after.kernels < before.kernels or after.bytes < before.bytes
         if after.kernels > before.kernels or after.bytes > before.bytes * (1 + _MORE_BYTES):
             return not is_less or us > us_before

@@ -43,7 +43,7 @@ class _Planned:
         """Whether its plan takes less time than another one's."""
         if self is other or self.cost is None or other.cost is None:
             return False
-        own, others = self.cost.beside(other.cost)
+        own, others = self.cost.comparable(other.cost)
         return own < others * (1 - _TIE)
 
 
@@ -162,7 +162,7 @@ class Whole:
     def _refuse(name: str, now: _Planned, then: _Planned) -> None:
         if now.cost is None or then.cost is None:
             return
-        us, us_now = then.cost.beside(now.cost)
+        us, us_now = then.cost.comparable(now.cost)
         sentence = (
             f"{name} is left out: with it, the whole plan would take {us:.1f} us and "
             f"{then.cost.kernels} kernels, instead of {us_now:.1f} us and {now.cost.kernels}."
