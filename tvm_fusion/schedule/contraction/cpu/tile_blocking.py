@@ -24,7 +24,7 @@ GRAIN = 1 << 20  # multiplications of words that are worth a task: a few microse
 RATE = 150  # multiplications of words in a cycle: 256 at most
 HALVES = 512  # multiplications of halves in a cycle
 TASK = 1000  # cycles of a task beside its products: shapes of tiles, the first of all loads
-READ = 0.4  # cycles of a word of A or of B from the level-3 cache
+READ, STREAM = 0.4, 1.0  # cycles of a word of A, and of B, from the level-3 cache
 TASKS = 2  # per core, at most: more would read A and B more often
 SYMBOLIC_ROWS = 2 * MC  # of a task, if M is symbolic
 FEW = 2  # tiles of rows that use a panel from the level-2 cache as well
@@ -85,11 +85,11 @@ def _divided(
         a = min(each, blocks) * tall * mr
         b = wide * nr * (each * COPY if problem.copies else math.ceil(each / blocks))
         products = tall * mr * wide * nr / RATE
-        return each * (products + TASK / k) + READ * (a + b), tasks
+        return each * (products + TASK / k) + READ * a + STREAM * b, tasks
 
-    ways = itertools.product(
-        range(fewest, max(fewest, min(tiles, fewest + most)) + 1), range(1, min(columns, most) + 1)
-    )
+    # Of fewer rows than MC, products would wait for B.
+    more = max(fewest, min(tiles * mr // MC, fewest + most))
+    ways = itertools.product(range(fewest, more + 1), range(1, min(columns, most) + 1))
     return min(ways, key=lambda way: cost(*way))
 
 
