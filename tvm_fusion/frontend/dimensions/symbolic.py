@@ -199,7 +199,7 @@ def unbound_sentence(unbound: Iterable[SymbolicDim]) -> str:
 def unbound_advice(unbound: Iterable[SymbolicDim]) -> str:
     """Say which options would settle the given dimensions."""
     options = " and ".join(f"--dim {dim.name}=VALUE or {dim.name}=LOW..HIGH" for dim in unbound)
-    return f"give {options}"
+    return f"give {options}, in Python dims={{...}}"
 
 
 def _quoted(dim: SymbolicDim) -> str:
