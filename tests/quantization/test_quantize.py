@@ -72,10 +72,11 @@ def test_a_bias_that_layers_share(folder, capsys):
     model = network(np.random.default_rng())
     stem, act = model.graph.node[:2]
     bias = numpy_helper.from_array(np.ones(16, "float32"), "b")
-    model.graph.initializer.append(bias)
-    other = helper.make_node("Conv", ["x", "w0", "b"], ["b2"], "b2", pads=[1] * 4)
+    turned = -numpy_helper.to_array(model.graph.initializer[0])
+    model.graph.initializer.extend([bias, numpy_helper.from_array(turned, "w2")])
+    other = helper.make_node("Conv", ["x", "w2", "b"], ["b0"], "second", pads=[1] * 4)
     stem.input.append("b")
-    total = helper.make_node("Add", ["c", "b2"], ["s"], "join")
+    total = helper.make_node("Add", ["c", "b0"], ["s"], "join")
     act.input[0] = "s"
     nodes = [stem, other, total, *model.graph.node[1:]]
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
