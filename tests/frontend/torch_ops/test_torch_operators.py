@@ -357,7 +357,8 @@ def test_operators_of_other_namespaces(run, negated_relu):
     refused(
         negated_relu,
         x,
-        match=r"operators acme\.relu \(1x\); decompose acme\.relu before compiling: "
+        match=r"operators acme\.relu \(1x\) at \S+ line \d+; decompose acme\.relu before "
+        r"compiling: "
         r"program\.run_decompositions\({torch\.ops\.acme\.relu\.default: function",
     )
     register("acme::relu")(lambda call: relax.op.negative(relax.op.nn.relu(call.tensor("self"))))
