@@ -260,11 +260,10 @@ def _bounded(node: Node, place: Any, extent: Any) -> Any:
 def split(node: Node) -> Any:
     """Convert Split with a part of no elements, or by computed sizes; others are TVM's."""
     sizes: list[Any] | None = node.attribute("split")
-    if sizes is None:
-        found = node.constant(1)
-        sizes = None if found is None else [int(size) for size in found.reshape(-1)]
-    if sizes is None and node.has(1) and node.extents(1) is None:
-        sizes = _computed_parts(node)
+    if sizes is None and node.has(1):
+        sizes = node.extents(1)
+        if sizes is None or not _adds_up(node, sizes):
+            sizes = _computed_parts(node)
     if sizes is None or all(isinstance(size, int) and size for size in sizes):
         return None
     axis, parts = node.attribute("axis", 0), []
@@ -274,6 +273,16 @@ def split(node: Node) -> Any:
         parts.append(op.strided_slice(node.inputs[0], [axis], [start], [stop], assume_inbound=True))
         start = stop
     return parts
+
+
+def _adds_up(node: Node, sizes: list[Any]) -> bool:
+    """Tell whether parts are known to fill the axis; numbers alone are left to ONNX's inference."""
+    if all(isinstance(size, int) for size in sizes):
+        return True
+    total = node.facts.simplify(sum(sizes[1:], sizes[0]))
+    return node.facts.equal(total, node.shape()[node.attribute("axis", 0)]) and all(
+        node.facts.proves(as_expr(size) >= 0) for size in sizes
+    )
 
 
 def _computed_parts(node: Node) -> list[Any]:
