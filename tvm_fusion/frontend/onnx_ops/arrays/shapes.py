@@ -164,6 +164,9 @@ def squeeze(node: Node) -> Any:
     axes, shape = node.attribute("axes"), node.shape()
     if axes is None and node.has(1):
         axes = node.extents(1)
+    if axes is None and not node.has(1):
+        axes = _ones(node, shape)
+        return op.squeeze(data, axes) if axes else data
     if not axes or not all(isinstance(axis, int) for axis in axes):
         return None
     axes = [axis % len(shape) for axis in axes]
@@ -172,6 +175,17 @@ def squeeze(node: Node) -> Any:
         return None
     ones = [1 if i in axes else extent for i, extent in enumerate(shape)]
     return op.squeeze(node.matched(data, ones), axes)
+
+
+def _ones(node: Node, shape: list[Any]) -> list[int]:
+    """List the axes of one element, where that is known of all."""
+    for axis, extent in enumerate(shape):
+        if not isinstance(extent, int) and not node.facts.proves(extent > 1):
+            raise Unsupported(
+                f"without axes, of a tensor whose axis {axis} may have one element, or several",
+                "give it its axes, or give that dimension a range that begins at 2",
+            )
+    return [axis for axis, extent in enumerate(shape) if isinstance(extent, int) and extent == 1]
 
 
 @register("Slice", takes_extents=True)
