@@ -183,7 +183,6 @@ class AddIdentityToFilters(_Windows):
             return None
         return graph.add(match.head("conv"), [match.number("a"), filters], self.name)
 
-
     def _scaled(self, match: Match, identity: int) -> int | None:
         """Scale the identity's filters."""
         return identity
