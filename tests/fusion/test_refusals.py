@@ -23,9 +23,9 @@ from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.fusion.refusals import RefusedByAll
 from tvm_fusion.program.group import Group
 from tvm_fusion.schedule.attention.template import Attention
-from tvm_fusion.schedule.contraction.cpu.grouped_gemm_template import GroupedGemm
-from tvm_fusion.schedule.contraction.cpu.norm_gemm_template import NormGemm
-from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.templates.gemm import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.templates.grouped import GroupedGemm
+from tvm_fusion.schedule.contraction.cpu.templates.norm import NormGemm
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.convolution.problem import groups
 from tvm_fusion.schedule.convolution.template import CpuConvolution

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 
-from ..config import unknown_name
 from ..core.registry import Registry
+from ..errors import unknown_name
 from .egraph.law import Law
 from .laws import LAWS, allowed
 from .recompose.patterns import PATTERNS

@@ -15,27 +15,27 @@ from dataclasses import dataclass, replace
 from tvm import ir, s_tir, tirx
 from tvm.target import Target
 
-from ....core.tir.expressions import load, loads, variables
-from ....device import Device
-from ....program.program import Program
-from ...cpu.block_info import block_info
-from ...cpu.schedule import VectorRegisters, plain_nest, tile_contraction
-from ...elementwise.cpu.kernel import ElementwiseCpuConfig
-from ...index.address import known_step
-from ...math.vector_math import vector_math
-from ..problem.epilogue.fuse import fuse_epilogue
-from ..problem.functions.padding import materialize_padded
-from ..problem.functions.prim_func import (
+from .....core.tir.expressions import load, loads, variables
+from .....device import Device
+from .....program.program import Program
+from ....cpu.block_info import block_info
+from ....cpu.schedule import VectorRegisters, plain_nest, tile_contraction
+from ....elementwise.cpu.kernel import ElementwiseCpuConfig
+from ....index.address import known_step
+from ....math.vector_math import vector_math
+from ...problem.epilogue.fuse import fuse_epilogue
+from ...problem.functions.padding import materialize_padded
+from ...problem.functions.prim_func import (
     MaterializedOperand,
     SymbolicExtents,
     contraction_prim_func,
     materialize,
     replace_operand,
 )
-from ..problem.sum_of_products import SumOfProducts, reuses_operands
-from .config import CpuGemmConfig, default
-from .kernel import gemm_cpu
-from .untiled.kernel import untiled_copies, untiled_cpu
+from ...problem.sum_of_products import SumOfProducts, reuses_operands
+from ..config import CpuGemmConfig, default
+from ..kernel import gemm_cpu
+from ..untiled.kernel import untiled_copies, untiled_cpu
 
 
 @dataclass(frozen=True, eq=False)
