@@ -303,7 +303,7 @@ CASES = [
         GpuContraction(),
         [*XW, tensor("v", int(XW[0].ty.shape.values[0]), 8)],
         lambda emit, x, w, v: op.multiply(emit(op.matmul(x, w)), deviations(emit, v)),
-        ("besides those of matmul", "only by wgmma kernels"),
+        ("in the epilogue of matmul", "only by wgmma kernels"),
         True,
     ),
     Case(
@@ -358,7 +358,7 @@ CASES = [
         ("cumsum does not scan the last axis",),
     ),
     Case("several_axes", Attention(False), QKV, attention(norm=softmax_of_both_axes), ("max",)),
-    Case("no_softmax", Attention(False), QKV, attention(norm=two_maxima), ("behind matmul (max)",)),
+    Case("no_softmax", Attention(False), QKV, attention(norm=two_maxima), ("after matmul (max)",)),
     Case(
         "second_product",
         Attention(False),

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     model = options.model
     if model is None:
         if not is_model(options.artifact):
-            found = f"no model is named that {options.artifact} is to be compared with"
+            found = f"there is no model to compare {options.artifact} with"
             raise UserError(found, "the file that it was compiled from")
         model = options.artifact
         executable = executable_of(options)

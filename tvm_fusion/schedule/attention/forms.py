@@ -101,7 +101,7 @@ def weighed(pattern: Pattern, device: Device) -> tuple[Form, ...]:
         if isinstance(found, Refusal):
             forms.append(Form(row.name, "", None, False, found.sentence))
             continue
-        why = f"By rule, {first} comes first." if first else ""
+        why = f"The form '{first}' takes precedence." if first else ""
         if found.problem is None:
             forms.append(Form(row.name, _described(found.config), None, not first, why))
         else:

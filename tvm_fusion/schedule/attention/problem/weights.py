@@ -73,7 +73,7 @@ def read_weights(
     if value is None:
         return Refusal(
             "weights_changed",
-            "Operators behind the softmax are not linear in its weights.",
+            "Operators after the softmax are not linear in its weights.",
         )
     exponential = tirx.Var("exponential", FLOAT)
     stands = exponential if dtype == FLOAT else tirx.Cast(dtype, exponential)
