@@ -17,11 +17,13 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from unittest.mock import patch
 
 import tvm
 from tvm.ir.transform import Sequential
@@ -32,7 +34,7 @@ from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.deploy.build.lower import LowerToVM
 from tvm_fusion.deploy.memory.weights import MIN_BYTES, lift_constants
-from tvm_fusion.device import Device, TargetSpec, parse
+from tvm_fusion.device import Device, TargetSpec, parse, probe
 from tvm_fusion.frontend import Imported, import_model
 from tvm_fusion.fusion.claims import claim_book, remembering
 from tvm_fusion.fusion.cost import CostModel
@@ -92,6 +94,7 @@ INDEX = "index.json"
 GROUPS, LOWERED = "groups", "lowered"  # folders of modules
 BATCH = 10  # functions of a library
 MOST_BYTES = 1 << 31  # of a group's tensors
+_HOST = ("cores", "l2_bytes", "l3_bytes")  # of the building machine, which its kernels depend on
 PLANNING = 0.5  # of the time, at most: the rest is for compilers
 
 Log = Callable[[str], None]
@@ -132,6 +135,7 @@ def build(
         (folder / name).mkdir(parents=True, exist_ok=True)
     path = folder / INDEX
     index: dict[str, Any] = {"target": target, "models": {}, "groups": {}, "failed": []}
+    index["host"] = {name: getattr(probe.host_cpu(), name) for name in _HOST}
     if path.exists():
         index = json.loads(path.read_text())
     left = [name for name in models if name not in index["models"]]
@@ -322,21 +326,25 @@ def functions_of(groups: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str
 def price_again(folder: Path, log: Log = print, cores: int | None = None) -> None:
     """Price the groups of a folder by this version's models of cost; nothing is compiled.
 
+    The kernels are those of the machine that built the folder.
+
     Parameters
     ----------
     cores
-        For which prices are, where they are not for those of the machine.
+        For which prices are, where they are not for those of that machine.
     """
     from .alternatives import alternatives_of, read_back
 
-    pass
-
     path = folder / INDEX
     index = json.loads(path.read_text())
-    spec = parse(index["target"])
-    target, device = spec.tvm_target(), spec.device
-    device = device if cores is None else replace(device, cores=cores)
-    with target, remembering(), recording():
+    host = replace(probe.host_cpu(), **index.get("host", {}))
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(probe, "host_cpu", lambda: host))
+        spec = parse(index["target"])
+        target, device = spec.tvm_target(), spec.device
+        device = device if cores is None else replace(device, cores=cores)
+        for context in (target, remembering(), recording()):
+            stack.enter_context(context)
         for key, group in index["groups"].items():
             if "library" not in group["functions"][FUSED]:
                 continue

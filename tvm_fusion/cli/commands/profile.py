@@ -166,6 +166,10 @@ def _sums(profile: Profile) -> str:
         f"a call takes {_time(profile.end_to_end_us)}: {_time(profile.kernels_us)} in "
         f"{counted(len(profile.rows), 'group')} of kernels ({profile.kernels_share:.1%})"
     )
+    if profile.gaps_us is not None:
+        text += f", {_time(profile.gaps_us)} in gaps between them"
+    if profile.streamed_us is not None:
+        text += f"; {_time(profile.streamed_us)} where calls do not wait for each other"
     if profile.launched_us is not None:
         text += f"; {_time(profile.launched_us)} with each kernel launched by itself, as timed here"
     return text

@@ -215,9 +215,9 @@ class Executable:
     ) -> Profile:
         """Time a function kernel by kernel.
 
-        Whole calls take turns with calls whose kernels are timed. On an NVIDIA GPU these launch the
-        kernels of a CUDA graph one by one. The arrays that are passed stay as they are: what a call
-        writes to is copied for each.
+        On a CPU whole calls take turns with calls whose kernels are timed; on a GPU they come
+        first. Without CUPTI the kernels of a CUDA graph are then launched one by one. The arrays
+        that are passed stay as they are: calls write to copies, which begin as these in each call.
 
         Parameters
         ----------
