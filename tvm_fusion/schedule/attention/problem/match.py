@@ -27,7 +27,7 @@ def read(program: Program, floats: Collection[str] = FLOATS) -> Pattern | Refusa
 
     Parameters
     ----------
-    floats : collection of str
+    floats
         Types that scores may have.
 
     Returns

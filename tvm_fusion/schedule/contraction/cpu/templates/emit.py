@@ -40,28 +40,16 @@ from ..untiled.kernel import untiled_copies, untiled_cpu
 
 @dataclass(frozen=True, eq=False)
 class CpuContractionConfig:
-    """Configuration of a contraction on a CPU: decided by the claim, consumed by its emission.
+    """Configuration of a contraction on a CPU: decided by the claim, consumed by its emission."""
 
-    Attributes
-    ----------
-    program : Program
-        The program of the claimed group.
-    gemm : CpuGemmConfig or None
-        Where it is a GEMM whose panels are packed or copied.
-    operands : tuple of MaterializedOperand
-        Otherwise, and where columns are symbolic: padded and strided operands, which are
-        materialized first.
-    registers : VectorRegisters
-        Of tiles and vectors without a GEMM.
-    others : tuple of ElementwiseCpuConfig
-        Maps next to a GEMM that read nothing of it, a loop nest each.
-    """
-
-    program: Program
+    program: Program  # the program of the claimed group
     contraction: SumOfProducts
-    gemm: CpuGemmConfig | None
+    gemm: CpuGemmConfig | None  # where it is a GEMM whose panels are packed or copied
+    # Otherwise, and where columns are symbolic: padded and strided operands, which are materialized
+    # first.
     operands: tuple[MaterializedOperand, ...]
-    registers: VectorRegisters
+    registers: VectorRegisters  # of tiles and vectors without a GEMM
+    # Maps next to a GEMM that read nothing of it, a loop nest each.
     others: tuple[ElementwiseCpuConfig, ...] = ()
 
     @classmethod

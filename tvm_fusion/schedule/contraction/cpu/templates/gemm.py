@@ -89,15 +89,9 @@ SMALL = 1 << 23  # operations: about 50 microseconds of two cores
 
 @dataclass(frozen=True, eq=False)
 class CpuContractionDetails:
-    """What a claim remembers until its kernel is made.
+    """What a claim remembers until its kernel is made."""
 
-    Attributes
-    ----------
-    config : CpuContractionConfig
-        The kernel, and what is written before it.
-    """
-
-    config: CpuContractionConfig
+    config: CpuContractionConfig  # the kernel, and what is written before it
 
 
 class CpuContraction(Contraction):
@@ -259,7 +253,7 @@ def scattered(contraction: SumOfProducts, columns: Sequence[Axis]) -> int:
 
     Parameters
     ----------
-    columns : sequence of Axis
+    columns
         Vectors of sums run along the last of them.
     """
     if not reuses_operands(contraction) or not columns:

@@ -35,18 +35,10 @@ from .gemm import SMALL, TILE, scattered
 
 @dataclass(frozen=True, eq=False)
 class GroupedGemmDetails:
-    """What a claim remembers until its kernel is made.
+    """What a claim remembers until its kernel is made."""
 
-    Attributes
-    ----------
-    gemms : tuple of CpuGemmConfig
-        The products.
-    maps : ElementwiseCpuConfig
-        What else the kernel computes; it may have no stages.
-    """
-
-    gemms: tuple[CpuGemmConfig, ...]
-    maps: ElementwiseCpuConfig
+    gemms: tuple[CpuGemmConfig, ...]  # the products
+    maps: ElementwiseCpuConfig  # what else the kernel computes; it may have no stages
 
 
 class GroupedGemm(Template):

@@ -37,31 +37,17 @@ FAR = 6  # operations that take as long as an element of B from a far cache
 
 @dataclass(frozen=True, eq=False)
 class NormGemmConfig:
-    """Configuration of a GEMM with a norm prologue: decided by the claim, consumed by its emission.
+    """A GEMM with a norm prologue, as the claim decides and the emission reads it."""
 
-    Attributes
-    ----------
-    program : Program
-        The program of the claimed group.
-    gemm : CpuGemmConfig
-        The GEMM, with the program of its rows.
-    """
-
-    program: Program
-    gemm: CpuGemmConfig
+    program: Program  # the program of the claimed group
+    gemm: CpuGemmConfig  # the GEMM, with the program of its rows
 
 
 @dataclass(frozen=True, eq=False)
 class NormGemmDetails:
-    """What a claim remembers until its kernel is made.
+    """What a claim remembers until its kernel is made."""
 
-    Attributes
-    ----------
-    config : NormGemmConfig
-        The GEMM and the program of its rows.
-    """
-
-    config: NormGemmConfig
+    config: NormGemmConfig  # the GEMM and the program of its rows
 
 
 class NormGemm(Template):
