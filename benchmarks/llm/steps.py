@@ -11,44 +11,22 @@ from tvm_fusion.core.tir.expressions import loads
 
 @dataclass(frozen=True)
 class Step:
-    """One call of a model.
+    """One call of a model."""
 
-    Attributes
-    ----------
-    name : str
-        In the record.
-    model : str
-        Of :data:`.models.SHAPES`.
-    layers, vocabulary : int, optional
-        The model's when omitted.
-    length : int
-        Positions of the caches.
-    position : int
-        Of the first token.
-    tokens, batch : int
-        Tokens of each sequence, and sequences.
-    is_symbolic : bool
-        Whether the number of tokens is symbolic.
-    has_int4 : bool
-        Whether layers have weights of four bits.
-    variant : str
-        Of :data:`VARIANTS`; empty for what the compiler chooses.
-    has_rival : bool
-        Whether PyTorch's compiler is timed, too.
-    """
-
-    name: str
-    model: str
+    name: str  # in the record
+    model: str  # of :data:`.models.SHAPES`
+    # The model's when omitted.
     layers: int | None = None
     vocabulary: int | None = None
-    length: int = 2048
-    position: int = 1500
+    length: int = 2048  # positions of the caches
+    position: int = 1500  # of the first token
+    # Tokens of each sequence, and sequences.
     tokens: int = 1
     batch: int = 1
-    is_symbolic: bool = False
-    has_int4: bool = False
-    variant: str = ""
-    has_rival: bool = True
+    is_symbolic: bool = False  # whether the number of tokens is symbolic
+    has_int4: bool = False  # whether layers have weights of four bits
+    variant: str = ""  # of :data:`VARIANTS`; empty for what the compiler chooses
+    has_rival: bool = True  # whether PyTorch's compiler is timed, too
 
 
 _PREFETCHED_BYTES = 4 << 20  # of a weight: what memory gives in a microsecond

@@ -262,7 +262,7 @@ def test_a_check_against_what_is_no_model(cli, dense_folder, dense_file, arrays,
     assert "there is no file" in cli("check", dense_folder, tmp_path / "none.onnx").sentence
     assert "is not a regular file" in cli("check", dense_folder, "/dev/null").sentence
     assert "is a model and not an artifact" in cli("check", dense_file, dense_folder).sentence
-    assert "no model is named" in cli("check", dense_folder).sentence
+    assert "there is no model to compare" in cli("check", dense_folder).sentence
     assert "there is no folder" in cli("check", tmp_path / "none", dense_file).sentence
     assert "the reference cannot run" in cli("check", dense_folder, arrays / "text.npy").sentence
     other = onnx_model([("Relu", ["x"], ["y"])], [("x", T.FLOAT, [3])], [("y", T.FLOAT, [3])])

@@ -5,7 +5,6 @@ import contextlib
 import difflib
 import io
 import json
-import math
 import os
 import re
 import signal
@@ -21,6 +20,7 @@ from .. import __version__
 from .._interrupt import EXIT_CODE, LINE, raising
 from .._tvm.versions import installed
 from ..errors import UserError
+from ..words import finite
 from .commands import (
     bisect,
     bundle,
@@ -105,7 +105,7 @@ def dispatch(arguments: Sequence[str] | None = None) -> int:
         return DEFECT
     try:
         if options.json:
-            print(json.dumps(_finite(result), indent=1, allow_nan=False))
+            print(json.dumps(finite(result), indent=1, allow_nan=False))
         else:
             command.show(result, _Console(soft_wrap=True))
         sys.stdout.flush()
@@ -156,15 +156,6 @@ def _unread(error: OSError) -> int:
         return 128 + signal.SIGPIPE
     print(f"tvm-fusion: cannot write the results ({error.strerror}).", file=sys.stderr)
     return 2
-
-
-def _finite(value: Any) -> Any:
-    """Replace infinities and NaN, which JSON lacks, by None."""
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class _Console(Console):

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ..config import unknown_name
-from ..errors import UserError
+from ..errors import UserError, unknown_name
 from ..frontend.onnx_model import file as onnx_file
 from ..frontend.onnx_model.order import in_order
 from ..frontend.program_file import is_program_file

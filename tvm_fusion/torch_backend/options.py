@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..config import FusionConfig, configure, unknown_name
+from ..config import FusionConfig, configure
 from ..device import parse
-from ..errors import UserError
+from ..errors import UserError, unknown_name
 
 # What the backend finds out by itself, or what names inputs, of which a graph of dynamo has others.
 _NOT_TAKEN = ("dims", "constants", "static_inputs", "in_place")

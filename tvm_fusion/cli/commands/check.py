@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         if not is_model(options.artifact):
             source = manifest.read(Path(options.artifact))["source"]
             raise UserError(
-                f"no model is named that {options.artifact} is to be compared with",
+                f"there is no model to compare {options.artifact} with",
                 "the file that it was compiled from",
                 f"`tvm-fusion check {options.artifact} MODEL`; it was called {source}",
             )
