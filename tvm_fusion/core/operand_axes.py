@@ -40,7 +40,7 @@ def operand_axes(call: relax.Call, axis: int) -> list[int | None] | None:
 
     Parameters
     ----------
-    call : relax.Call
+    call
         Of an operator in :data:`FOLLOWED` that is no reshape: these depend on what parts there are.
 
     Returns

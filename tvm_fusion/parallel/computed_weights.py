@@ -28,11 +28,11 @@ class ComputedWeights:
 
     Parameters
     ----------
-    size : int
+    size
         Workers.
-    part_of : callable
+    part_of
         Makes a worker's part of a constant.
-    emit : callable
+    emit
         Binds a value of the new function.
     """
 

@@ -159,13 +159,13 @@ def peer_sum(
     ----------
     shape, dtype
         Of what is added up.
-    size : int
+    size
         Workers.
     form : {"sum", "residual", "norm"}
         What is computed: the sum; with a residual; and the RMS norm of both.
-    epsilon : float
+    epsilon
         Of the norm.
-    residual_dtype, scale_dtype : str
+    residual_dtype, scale_dtype
         ``float32`` or `dtype`: of the residual and the sum with it; of the norm's weight.
 
     Returns
