@@ -127,9 +127,7 @@ def dropout(call: Call) -> Any:
 @register("normal.float_float", "random", "random.from", "random.to", "_sample_dirichlet")
 def random(call: Call) -> Any:
     """Refuse random numbers: each call would have to draw others."""
-    raise Unsupported(
-        "(random numbers)", "pass them as an input, or call model.eval() before torch.export"
-    )
+    raise Unsupported("(random numbers)", "pass them as an input, or call model.eval() first")
 
 
 @register("sym_size.int")
