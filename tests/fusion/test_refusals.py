@@ -484,7 +484,7 @@ EDGES = [
         "opaque",
         SQUARE[:1],
         after(lambda x: op.sort(x, 0), op.exp),
-        "sort -> exp",
+        "sort -> sorted_numbers",
         "sort is opaque: ",
     ),
     ("too_many_members", SQUARE[:1], chain(100, op.exp), "exp -> exp", "would have 100 operators"),
