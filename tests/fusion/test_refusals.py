@@ -460,7 +460,7 @@ def norm_gemm(emit, x, g, w):
 
 def around(emit, x):
     a = emit(op.nn.softmax(x, -1))
-    return op.add(a, emit(op.cumsum(a, 0)))
+    return op.add(a, emit(op.permute_dims(emit(op.cumsum(a, 0)))))
 
 
 SQUARE = [tensor(n, 64, 64) for n in "xwv"]
