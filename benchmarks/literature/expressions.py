@@ -109,8 +109,8 @@ def _gelu(net: Network, x: Any) -> Any:
     return net.number(0.5) * x * (net.number(1.0) + op.erf(x * net.number(0.70710678)))
 
 
-def _dense(net: Network, x: Any, width: int = WIDTH) -> Any:
-    return op.matmul(x, net.weight(WIDTH, width))
+def _dense(net: Network, x: Any) -> Any:
+    return op.matmul(x, net.weight(WIDTH, WIDTH))
 
 
 def _conv(net: Network, x: Any, window: int, channels: int = 32, **given: Any) -> Any:
