@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.workers import Worker
+from tvm_fusion.deploy.runtime.executable import join_team
 from tvm_fusion.tuning.candidate_bench.tensors import Draw, Runtime, difference
 from tvm_fusion.tuning.candidate_bench.worker import MOST_ROUNDS, Clock
 
@@ -95,6 +96,7 @@ def _is_built(group: dict[str, Any]) -> bool:
 def _started(folder: Path, threads: int | None) -> Worker:
     module = ("-m", "benchmarks.prices.run", str(folder.resolve()), "--worker")
     environment = {"TVM_NUM_THREADS": str(threads)} if threads else {}
+    environment["TVM_BIND_THREADS"] = "0"  # by default to the first cores, which others may use
     return Worker(*module, environment=environment, folder=Path.cwd())
 
 
@@ -183,7 +185,8 @@ class Bench:
     def _call(self, function: dict[str, Any], inputs: list[Any], weights: list[Any]) -> Any:
         library = function["library"]
         if library not in self._machines:
-            _, self._machines[library] = self._runtime.machine(self._folder / library)
+            module, self._machines[library] = self._runtime.machine(self._folder / library)
+            join_team(module)
         called = self._machines[library][function["function"]]
         arguments = (*inputs, *weights)
         return lambda: called(*arguments)

@@ -6,6 +6,7 @@ import difflib
 import io
 import json
 import os
+import re
 import signal
 import sys
 import traceback
@@ -188,6 +189,11 @@ class _Parser(argparse.ArgumentParser):
         own.error(message)
 
     def error(self, message: str) -> NoReturn:
+        """Refuse arguments, with the nearest of several choices."""
+        choice = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if choice:
+            near = difflib.get_close_matches(choice[1], re.findall(r"[\w-]+", choice[2]), 1)
+            message += f"; did you mean {near[0]}?" if near else ""
         message = str(UserError(message)).removesuffix(".")  # on one line
         self.exit(2, f"tvm-fusion: {message}; see `{self.prog} --help`.\n")
 

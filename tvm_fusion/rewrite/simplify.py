@@ -16,6 +16,7 @@ from ..config import FusionConfig
 from ..core.decisions import Decision, record
 from ..core.flags import REASSOCIATE, Search
 from ..core.names.inherit import inheriting
+from ..core.progress import report
 from ..core.untouched import is_rewritable, on_rewritable
 from ..frontend.normalize.constants.fold import FoldConstants
 from ..frontend.normalize.expand import ExpandBatchNorm
@@ -178,7 +179,9 @@ class Rewrite:
             return _on_rewritable(*steps)(mod)
         judge = Judge(target)
         whole = Whole(mod, target)
-        for name, make in self._steps():
+        every = list(self._steps())
+        for number, (name, make) in enumerate(every, 1):
+            report(f"rewriting, step {number} of {len(every)} ({name.replace('_', ' ')})")
             is_slower = whole.step(name, map(_on_rewritable, judge.ways(make)))
             if name == "recomposition" and is_slower:
                 whole.step(name, [_on_rewritable(self._without_attention())])

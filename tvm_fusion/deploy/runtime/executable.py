@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import tvm_ffi
@@ -304,8 +304,8 @@ class Machines:
         self._instrument = instrument
         self._local = threading.local()
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():  # a parameter: at the end of the process modules' names are gone
             self.__dict__.pop("_local", None)  # the virtual machines, with their tensors
             release_pools()
 

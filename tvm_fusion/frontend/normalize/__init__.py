@@ -20,6 +20,7 @@ from .extents.clip_pool_window import ClipPoolWindow
 from .extents.fold_zero import ConcatEmpty, FoldZeroExtents
 from .extents.read import ReadExtents
 from .extents.resolve_shapes import ResolveShapes
+from .extents.unify import UnifyExtents
 from .fold_batch_norm import FoldBatchNorm
 from .functions import KeepCalls, LiftFunctions
 from .rewritten import ClampTake, MultiplyHalves, RemoveIdentities, UnstackSum
@@ -51,6 +52,7 @@ __all__ = [
     "RemoveIdentities",
     "ResolveShapes",
     "ScatterRows",
+    "UnifyExtents",
     "UnitBatches",
     "UnstackSum",
 ]

@@ -8,6 +8,8 @@ both zeros are equal, and equal ones keep their order:
     keys = the bits of x, negated below 0             elementwise, fused with what x comes from
     keys, places = sort, argsort or topk of keys      TVM's, of int32 or int64
     y = the number that has the key's bits            elementwise, fused with what reads y
+
+What topk returns beside its places is read from x there, with the sign of its zeros.
 """
 
 from __future__ import annotations
@@ -89,6 +91,13 @@ def sorted_by_keys(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         keys = builder.emit(relax.op.astype(x, key_type))
     else:
         keys = builder.emit(_map(builder, _key, x, "sort_keys"))
+    if isinstance(call.ty, relax.TupleType) and dtype in _OF_FLOATS:
+        attrs = call.attrs
+        options = {"largest": bool(attrs.largest), "dtype": str(call.ty.fields[1].dtype.dtype)}
+        places = relax.op.topk(keys, int(attrs.k), int(attrs.axis), "indices", **options)
+        places = builder.emit(places)
+        values = relax.op.gather_elements(x, places, int(attrs.axis) % x.ty.ndim)
+        return relax.Tuple([builder.emit(values), places])
     result = relax.Call(call.op, [keys], call.attrs, call.ty_args)
     if isinstance(call.ty, relax.TupleType):
         both = builder.emit(result)
