@@ -109,7 +109,7 @@ _MOST_COLUMNS = 64  # of slices that are sorted, one column after the other
 def unique(call: Call) -> Any:
     """List the different values, or slices along an axis, in their order."""
     call.raw("sorted")
-    rows, back = _rows(call, call["dim"] if "dim" in call else None  # noqa: SIM401)
+    rows, back = _rows(call, call.get("dim"))
     size, columns = rows.ty.shape
     if columns > _MOST_COLUMNS:
         raise Unsupported(
