@@ -153,12 +153,8 @@ def peer_sum(
     ----------
     shape, dtype
         Of what is added up.
-    size
-        Workers.
     form : {"sum", "residual", "norm"}
         What is computed: the sum; with a float32 residual; and the RMS norm of both.
-    epsilon
-        Of the norm.
 
     Returns
     -------
