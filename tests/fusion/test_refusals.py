@@ -60,9 +60,9 @@ class Horner:
         return y
 
 
-def norm_then(last, axis=-1):
+def norm_then(last):
     def body(emit, x, w):
-        return last(emit, emit(op.nn.softmax(x, axis)), w)
+        return last(emit, emit(op.nn.softmax(x, -1)), w)
 
     return body
 

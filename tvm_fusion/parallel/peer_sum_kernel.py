@@ -159,12 +159,8 @@ def peer_sum(
     ----------
     shape, dtype
         Of what is added up.
-    size
-        Workers.
     form : {"sum", "residual", "norm"}
         What is computed: the sum; with a residual; and the RMS norm of both.
-    epsilon
-        Of the norm.
     residual_dtype, scale_dtype
         ``float32`` or `dtype`: of the residual and the sum with it; of the norm's weight.
 

@@ -44,13 +44,7 @@ class _Sum:
 
 @tvm.transform.module_pass(opt_level=0, name="PeerSums")
 class PeerSums:
-    """Let kernels of our own compute small sums over workers, with what is behind them.
-
-    Parameters
-    ----------
-    size
-        Workers.
-    """
+    """Let kernels of our own compute small sums over workers, with what is behind them."""
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -91,10 +91,6 @@ def shard(
 
     Parameters
     ----------
-    imported
-        The whole model.
-    size
-        Workers.
     roles
         By pattern of weights' names, one of :data:`tvm_fusion.config.ROLES`.
     writes

@@ -25,13 +25,7 @@ LEAST_GROWTH = 8  # elements of a mask to those that it is made of
 
 
 class PositionMasks:
-    """One copy of what makes a mask for each reader.
-
-    Parameters
-    ----------
-    graph
-        Gets the copies.
-    """
+    """One copy of what makes a mask for each reader."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph

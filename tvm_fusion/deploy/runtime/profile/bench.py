@@ -33,11 +33,6 @@ class Unusable(Exception):
 class Recorder:
     """Records of all kernels that run on the device.
 
-    Parameters
-    ----------
-    kind : {"cuda", "rocm"}
-        Of the device.
-
     Raises
     ------
     Unusable

@@ -95,8 +95,6 @@ class Instrument:
         ----------
         run : callable
             Calls the function and waits for its end.
-        names
-            Of its kernels.
         """
         self._marks = []
         self._ranges.start()
