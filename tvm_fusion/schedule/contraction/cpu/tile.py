@@ -50,7 +50,7 @@ class GemmTile:
     ----------
     a, b : OperandA, OperandB
         How the operands are read.
-    passes : Expr
+    passes
         How many passes over K a task makes.
     """
 
@@ -150,7 +150,7 @@ class GemmTile:
 
         Parameters
         ----------
-        is_late : bool
+        is_late
             Whether its epilogue comes later, and that of the tile before it is done beside it.
         """
         place = TilePlace(rows, panel, offset, height, self._width(panel), clamp, self._sizes)

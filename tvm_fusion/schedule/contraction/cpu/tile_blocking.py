@@ -7,6 +7,7 @@ cache: passes over K are inside of the loop over panels, and their partial sums 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -20,8 +21,12 @@ PANEL_BYTES = 1 << 15  # of a panel in a pass, in the level-1 cache
 # 1,024 x 1,024 x 1,024 takes 0.93 of the time with a half.
 A_SHARE = 3 / 8
 GRAIN = 1 << 20  # multiplications of words that are worth a task: a few microseconds
-RATE = 512  # multiplications of halves in a cycle
-TASKS = 2  # per core: more would read A and B more often
+RATE = 150  # multiplications of words in a cycle: 256 at most
+HALVES = 512  # multiplications of halves in a cycle
+TASK = 1000  # cycles of a task beside its products: shapes of tiles, the first of all loads
+READ, STREAM = 0.4, 1.0  # cycles of a word of A, and of B, from the level-3 cache
+TASKS = 2  # per core, at most: more would read A and B more often
+SYMBOLIC_ROWS = 2 * MC  # of a task, if M is symbolic
 FEW = 2  # tiles of rows that use a panel from the level-2 cache as well
 SLOWER = 1.3  # cycles of a word, over the fewest
 LEAST_WORDS = 64  # of a pass
@@ -34,31 +39,58 @@ def default_tile_blocking(problem: GemmProblem, machine: Machine) -> Blocking:
     columns, batch = _panels(problem, nr), problem.batch or SYMBOLIC
     rows = problem.m or MC
     tiles = math.ceil(rows / mr)
-    work = rows * columns * nr * (problem.k or PANEL_BYTES) * batch
-    # Tasks for balance, none of which is needed on a single core.
-    most = TASKS * machine.cores if machine.cores > 1 else 1
-    wanted = min(most, max(1, work // GRAIN))
+    most = _most_rows(problem, machine)
     if problem.norm_k is not None:
         extents = rows, columns * nr, problem.norm_k, batch
-        blocks, chunks = norm_blocking(*extents, machine, (mr, nr), RATE)
-        panels = math.ceil(columns / chunks)
+        blocks, chunks = norm_blocking(*extents, machine, (mr, nr), HALVES)
     else:
-        blocks, chunks = _divided(problem, tiles * mr, columns * nr, -(-wanted // batch))
-        panels = math.ceil(columns / min(columns, chunks))
-    least = math.ceil(tiles / max(1, _most_rows(problem, machine) // mr))
+        blocks, chunks = _divided(problem, machine, (mr, nr), (tiles, columns, batch))
+    panels = math.ceil(columns / chunks)
+    least = math.ceil(tiles / max(1, most // mr))
     block_m = math.ceil(tiles / max(blocks, least)) * mr
+    if problem.m is None and problem.norm_k is None:
+        block_m = max(block_m, min(SYMBOLIC_ROWS, most) // mr * mr)
     return Blocking(mr, nr, block_m, block_m, panels, _kc(problem, nr, block_m // mr))
 
 
-def _divided(problem: GemmProblem, rows: int, columns: int, wanted: int) -> tuple[int, int]:
-    """Divide C among tasks so that little is read and copied again.
+def _divided(
+    problem: GemmProblem, machine: Machine, tile: tuple[int, int], extents: tuple[int, int, int]
+) -> tuple[int, int]:
+    """Divide C among tasks so that equally busy threads read and copy little.
 
-    Each block of rows reads all of B, and copies it unless it is packed; each chunk of columns
-    reads all of A.
+    Each thread takes as many consecutive tasks, which share columns.
+
+    Parameters
+    ----------
+    extents
+        Tiles of rows, panels of columns, and batches.
+
+    Returns
+    -------
+    blocks, chunks : int
+        Of rows and of columns, of a batch.
     """
-    b = COPY if problem.copies else 1
-    ways = [(n, math.ceil(wanted / n)) for n in range(1, min(wanted, max(1, rows // MC)) + 1)]
-    return min(ways, key=lambda way: way[0] * columns * b + way[1] * rows)
+    (mr, nr), (tiles, columns, batch) = tile, extents
+    k = problem.k or MC
+    work = batch * tiles * mr * columns * nr * k
+    threads = min(machine.cores, max(1, work // GRAIN))
+    fewest = math.ceil(tiles / max(1, _most_rows(problem, machine) // mr))
+    most = TASKS * threads
+
+    def cost(blocks: int, chunks: int) -> tuple[float, int]:
+        tall, wide = math.ceil(tiles / blocks), math.ceil(columns / chunks)
+        blocks, chunks = math.ceil(tiles / tall), math.ceil(columns / wide)
+        tasks = batch * blocks * chunks
+        each = math.ceil(tasks / threads)
+        a = min(each, blocks) * tall * mr
+        b = wide * nr * (each * COPY if problem.copies else math.ceil(each / blocks))
+        products = tall * mr * wide * nr / RATE
+        return each * (products + TASK / k) + READ * a + STREAM * b, tasks
+
+    # Of fewer rows than MC, products would wait for B.
+    more = max(fewest, min(tiles * mr // MC, fewest + most))
+    ways = itertools.product(range(fewest, more + 1), range(1, min(columns, most) + 1))
+    return min(ways, key=lambda way: cost(*way))
 
 
 def tile_blockings(problem: GemmProblem, machine: Machine) -> Iterator[Blocking]:

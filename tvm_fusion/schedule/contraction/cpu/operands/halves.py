@@ -38,7 +38,7 @@ class WidenedB(PackedB):
 
     Parameters
     ----------
-    depth : int
+    depth
         K of a pass.
     """
 
