@@ -65,6 +65,8 @@ class PositionMasks:
                 for op in reversed(ops):
                     self._graph.remove(op)
                 partition.drop(ops)
+            for op in left[0][2] if left else ():  # it has more readers now
+                partition.replace(block_of[op])
 
 
 def _shared_masks(graph: Graph) -> Iterator[tuple[Value, tuple[Operator, ...]]]:
