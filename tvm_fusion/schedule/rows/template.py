@@ -271,7 +271,7 @@ def _large_contraction(program: Program, on_cpu: bool) -> Refusal | None:
         return Refusal("not_mine", f"{name} is a contraction and the only reduction.")
     # A vector that rows are weighed by is read as a norm's gain is: of one number a row.
     contractions = [
-        s for s in contractions if len(s.axes) > program.row_rank or not _is_of_vector(s)
+        s for s in contractions if len(s.axes) > program.row_rank or not _weighs_rows(program, s)
     ]
     if not contractions:
         return None
@@ -286,15 +286,24 @@ def _large_contraction(program: Program, on_cpu: bool) -> Refusal | None:
     return None
 
 
-def _is_of_vector(contraction: Stage) -> bool:
-    """Whether one operand of a contraction is the same for all of its results."""
-    axes = {a.var for a in contraction.axes if at(a.extent) > 1}
-    return any(not variables(x) & axes for x in operands_of(contraction) or ())
+def _weighs_rows(program: Program, contraction: Stage) -> bool:
+    """Whether a contraction multiplies the program's rows by one vector, as a norm's gain does.
+
+    Rows of a matrix that nothing else reads are those of a product, which its templates do better.
+    """
+    operands, axes = operands_of(contraction), {a.var for a in contraction.axes if at(a.extent) > 1}
+    others = [stage for stage in program.stages if stage is not contraction]
+    known = {t for stage in others for t in stage.targets}.union(*(s.reads for s in others))
+    pairs = () if operands is None else (operands, operands[::-1])
+    return any(
+        not variables(vector) & axes and any(load.source in known for load in loads(row))
+        for vector, row in pairs
+    )
 
 
 def _gates_rows(program: Program, contraction: Stage) -> bool:
     """Whether rows are read once more behind their product with a vector, as gates of pixels do."""
-    is_vector = len(contraction.axes) <= program.row_rank and _is_of_vector(contraction)
+    is_vector = len(contraction.axes) <= program.row_rank and _weighs_rows(program, contraction)
     return is_vector and any(len(stage.axes) > program.row_rank for stage in program.stages)
 
 

@@ -107,7 +107,7 @@ def test_unique_of_slices_and_without_order(tmp_path, is_sorted, axis):
 
 def test_what_only_python_functions_compute_is_refused():
     mod = module((4, 65), "float32", lambda x: relax.op.unique(x, axis=0))
-    with pytest.raises(tvm_fusion.UserError, match="operator unique is a function of TVM over num"):
+    with pytest.raises(tvm_fusion.UserError, match="operator unique is a numpy function of TVM"):
         tvm_fusion.compile(mod, "cpu")
 
 
