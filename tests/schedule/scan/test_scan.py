@@ -17,7 +17,8 @@ pytestmark = pytest.mark.slow_beyond(4)
 
 op = relax.op
 specs = pytest.mark.parametrize("spec", [CPU, CUDA], ids=["cpu", "cuda"])
-TOLERANCE = {"float32": 2e-5, "float16": 1e-3, "bfloat16": 8e-3, "int32": 0}
+TOLERANCE = {"float32": 2e-5, "float16": 1e-3, "bfloat16": 8e-3, "float64": 1e-14}
+TOLERANCE |= {"int32": 0, "int64": 0}
 
 
 def inclusive(x):
@@ -207,5 +208,4 @@ def test_amd_waves_scan_by_lane_moves(arch, shape, exclusive, dtype):
     y = np.full(shape, 7).astype(dtype)
     run_on_amd(func, arch, x, y)
     wide = x.astype("float64")
-    tolerance = TOLERANCE.get(dtype, 1e-14 if dtype == "float64" else 0)
-    close([y], exclusive_of(wide) if exclusive else inclusive(wide), tolerance)
+    close([y], exclusive_of(wide) if exclusive else inclusive(wide), TOLERANCE[dtype])
