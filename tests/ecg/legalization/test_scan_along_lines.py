@@ -8,6 +8,7 @@ from relax_modules import main_module
 from tvm import relax, tirx
 
 from tvm_fusion import transform
+from tvm_fusion.core.decisions import recording
 from tvm_fusion.core.untouched import is_scheduled
 from tvm_fusion.device import parse
 from tvm_fusion.ecg.legalization.operators.scan import TYPES
@@ -53,6 +54,13 @@ def test_symbolic_extents():
         x = arrays(params)["x"]
         assert x.shape == (SIZE, SIZE)
         np.testing.assert_allclose(run(func, members, {"x": x})[0], np.cumprod(x, axis), 1e-6)
+
+
+def test_lines_of_three_axes_are_scheduled_without_a_failure():
+    members = group([tensor("x", 3, 8, 5)], lambda emit, x: op.cumprod(x, 1), CUDA)
+    with recording() as decisions:
+        kernel(Single(True), members, CUDA)
+    assert [d.code for d in decisions] == ["scheduled"]
 
 
 LIMITS = {
