@@ -30,11 +30,9 @@ from ..record import describe, stamp
 from .accumulate import accumulates_in_half, between_casts, narrowed, widen
 from .bound_indices import BoundIndices
 from .expand import Expansion, Legalization, expand, expand_by_pass, splice, stand_in
-from .operators import EXTREMA, LEGALIZATIONS, from_infinity
+from .operators import EXTREMA, LEGALIZATIONS, from_infinity, scan
 from .operators.rank_sort import SORTS
 from .operators.rank_sort import has_kernel as has_ranks
-from .operators.scan import NAME as CUMSUM
-from .operators.scan import has_kernel, runs_across, summed_along_rows
 from .operators.sorting import sorted_by_keys, takes_keys
 
 # How these are expressed depends on the target; TVM does it in passes of their own.
@@ -174,8 +172,8 @@ class _Recorded:
     def __call__(self, builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         if takes_keys(call):
             return sorted_by_keys(builder, call)
-        if runs_across(call):
-            return summed_along_rows(builder, call)
+        if scan.is_rearranged(call):
+            return scan.rearranged(builder, call)
         in_half = accumulates_in_half(call)
         inner, params = widen(call, builder) if in_half else stand_in(call, builder)
         key = _key(call, inner)
@@ -199,7 +197,9 @@ class _Recorded:
 
     def _for(self, call: relax.Call, builder: relax.BlockBuilder) -> Legalization | None:
         name = str(call.op.name)
-        if name == CUMSUM and not has_kernel(builder.normalize(call)):
+        if name in scan.SCANS and scan.runs_along_lines(builder.normalize(call)):
+            return scan.along_lines
+        if name == scan.NAME and not scan.has_kernel(builder.normalize(call)):
             return None
         if name in SORTS and not has_ranks(builder.normalize(call)):
             return None

@@ -78,7 +78,17 @@ def rule(rule: ScheduleRule) -> Rule:
     """Wrap one of DLight's rules."""
 
     def apply(func: tirx.PrimFunc, target: Target) -> s_tir.Schedule | None:
+        if isinstance(rule, dlight.gpu.GEMV) and not _reduces(func):
+            return None  # where nothing is reduced, it fails instead of saying so
         space = rule.apply(func, target, False)
         return space[0] if isinstance(space, list) else space
 
     return Rule(f"dlight.{type(rule).__name__}", apply)
+
+
+def _reduces(func: tirx.PrimFunc) -> bool:
+    """Whether a block has an axis of terms."""
+    blocks: list[s_tir.SBlock] = []
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, blocks.append))
+    axes = (axis for block in blocks for axis in block.iter_vars)
+    return any(axis.iter_type == tirx.IterVar.CommReduce for axis in axes)

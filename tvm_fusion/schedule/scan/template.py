@@ -11,7 +11,7 @@ from ...core.tir.loops import block, product
 from ...core.untouched import SCHEDULED, is_scheduled
 from ...device import Device, device_of
 from ...ecg.graph import Graph, Operator
-from ...ecg.legalization.operators.scan import NAME
+from ...ecg.legalization.operators.scan import NAME, TYPES
 from ...ecg.work import at
 from ...program.group import Group
 from ..index.proposals import LIGHT, in_order, leaves, own_producers
@@ -48,6 +48,9 @@ class PrefixSum(Template):
             return scan
         if self._is_gpu and scan.axis != len(scan.shape) - 1:
             return Refusal("not_along_rows", f"{group.title} does not scan the last axis.")
+        if self._is_gpu and scan.dtype not in TYPES:
+            sentence = f"Threads do not exchange the {scan.dtype} numbers of {group.title}."
+            return Refusal("not_mine", sentence)
         if any(op.func is None or is_scheduled(op.func) for op in group.members):
             return Refusal("not_mine", f"Legalization has scheduled a part of {group.title}.")
         config = self._config(scan, device)
