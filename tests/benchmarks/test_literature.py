@@ -7,10 +7,14 @@ from benchmarks.literature import counting, unseen
 from benchmarks.literature.__main__ import PAGE, planned, stored
 from benchmarks.literature.expressions import EXPRESSIONS
 from benchmarks.literature.measure import measured, sides
-from benchmarks.literature.table import reached, render, slower
+from benchmarks.literature.network import Network
+from benchmarks.literature.table import launches, reached, render, slower
 from benchmarks.literature.table5 import MODELS
 from benchmarks.literature.taso import GRAPHS, PUBLISHED
 from benchmarks.records import rounded
+from tvm_fusion.deploy.build.launch_names import launches_of
+from tvm_fusion.device import parse
+from tvm_fusion.pipeline import relax_pipeline
 
 BEST = {  # expressions that take no more kernels than the best known plan, at least
     ("cpu:x86-64-v3", "search"): 103,
@@ -54,6 +58,31 @@ def test_the_record_is_of_this_code(name):
         assert kernels == before
 
 
+def inception(net, x):
+    """Write a block of Inception-v3, narrower, whose image is a parameter."""
+    wide = net.conv(net.conv(x, 16, 1), 32, 5)
+    deep = net.conv(net.conv(net.conv(x, 16, 1), 32, 3), 32, 3)
+    pooled = net.conv(net.pool(x, 3, 1, 1, average=True), 32, 1)
+    return net.concat([net.conv(x, 32, 1), wide, deep, pooled])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "copies"), [("cpu:x86-64-v3", 1), ("cuda:sm_90a", 0)])
+def test_all_launches_are_counted(target, copies):
+    """The plan's kernels, and on CPUs one that brings the image to another layout."""
+    mod = Network(counting.DTYPES[counting.TARGETS[target]]).build(inception, (1, 64, 14, 14))
+    found = counting.figures(mod, target, "search")
+    with parse(target).tvm_target():
+        made = relax_pipeline()(mod)
+    assert found["copies"] == copies
+    assert len(launches_of(made, "main")) == launches(found)
+
+
+def test_tables_of_models_count_copies():
+    ways = {way: {"us": 1.0, "flops": 0, "kernels": 9, "copies": 3} for way in counting.WAYS}
+    assert "| 12 / 12 / 12 |" in render({"taso": {"bert": {"cpu": ways}}})
+
+
 @pytest.mark.slow
 def test_sides_are_compiled_compared_and_timed():
     ((name, row),) = measured(["vgg_512x14"], "cpu", 1, 600.0)
@@ -75,8 +104,6 @@ def test_a_graph_of_the_record_is_of_this_code():
 
 
 def test_weights_are_distinct_and_of_unit_scale():
-    from benchmarks.literature.network import Network
-
     net = Network()
     a, b = (net.weight(64, 128).value.numpy() for _ in range(2))
     assert not np.array_equal(a, b)

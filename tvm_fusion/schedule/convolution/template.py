@@ -123,10 +123,8 @@ class CpuConvolution(Template):
         tiles = tile_conv(problem, device)
         if tiles is None:
             problem = packed(with_words(problem, device), lanes)
-        if problem.image.parts and (tiles is not None or not _takes_parts(problem)):
-            return Refusal(
-                "joined_image", "Channels of a concatenation are read by float32 tiles alone."
-            )
+        if problem.image.parts and (sentence := _no_parts(problem, tiles)):
+            return Refusal("joined_image", sentence)
         is_pixels = tiles is not None and _is_laid_out(group)
         if not (is_pixels or _is_convolution(problem, lanes)):
             return Refusal(
@@ -256,10 +254,18 @@ def _is_convolution(problem: ConvProblem, lanes: int) -> bool:
     return is_other or bool(problem.window) or is_padded or bool(divisors & {lanes, BLOCK})
 
 
-def _takes_parts(problem: ConvProblem) -> bool:
-    """Whether tasks copy the parts of a concatenation, each a number of blocks of channels."""
+def _no_parts(problem: ConvProblem, tiles: object) -> str:
+    """Tell why tasks do not copy the parts of a concatenation; empty where they do."""
     is_plain = problem.c is not None and problem.words is None and problem.groups is None
-    return is_plain and all(end % problem.block == 0 for end, _ in problem.image.parts)
+    if tiles is not None or not is_plain:
+        return "Channels of a concatenation are read by float32 tiles alone."
+    ends = [end for end, _ in problem.image.parts[:-1]]
+    if any(end % problem.block for end in ends):
+        places = ", ".join(map(str, ends))
+        return (
+            f"Parts of a concatenation end at channels {places}, within a block of {problem.block}."
+        )
+    return ""
 
 
 def _is_laid_out(group: Group) -> bool:
