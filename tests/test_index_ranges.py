@@ -77,7 +77,7 @@ def test_no_shape_that_does_not_fit_is_read(tmp_path):
         ((8, 3), (2**62, 2**62), (1, 1)),
         ((2**62 + 6, 4), (1, 1), (1, 1)),
     ):
-        with pytest.raises(UserError, match="extents that the inputs decide do not fit"):
+        with pytest.raises(UserError, match="do not fit the extents computed from these inputs"):
             run(i, j, k)
     assert run((3, -1), (2, 1), (5, 1)) == [(3, 8), (8, 6), (5, 3)]
 
@@ -105,7 +105,7 @@ def test_no_number_that_does_not_fit_is_used(tmp_path):
         *({"s": s} for s in ([5, 5], [-1, 9], [2**62, 8 - 2**62])),
         *({"d": d} for d in (0, -3, 2**60)),
     ):
-        with pytest.raises(UserError, match="extents that the inputs decide do not fit"):
+        with pytest.raises(UserError, match="do not fit the extents computed from these inputs"):
             run(**wrong)
     found = run()
     np.testing.assert_array_equal(found["v"], -np.sort(-a)[:, :3])

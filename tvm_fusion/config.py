@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -13,7 +12,7 @@ from typing import Any, Literal, TypedDict, get_args
 import numpy as np
 
 from .core.flags import FLAGS, SEARCHES, Search
-from .errors import UserError, refuse_lfs_pointer
+from .errors import UserError, refuse_lfs_pointer, unknown_name
 from .signature import DimRange
 
 Precision = Literal["fp32", "fp16", "bf16", "auto"]
@@ -32,7 +31,6 @@ _TYPES: dict[str, tuple[tuple[Any, ...], str]] = {
     **dict.fromkeys(("dump", "db"), (_PATH, "a path")),
     "profile": ((str, type(None)), "a budget, such as '60s'"),
 }
-_LISTED = 12  # names in a sentence
 _MOST_WORKERS = 64  # of one machine
 
 
@@ -295,15 +293,6 @@ def _names(option: str, given: object) -> tuple[str, ...]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise UserError(f"{option} is {given!r}", "several names, as in ('a', 'b')")
     return tuple(dict.fromkeys(map(str, given)))
-
-
-def unknown_name(kind: str, name: str, known: Collection[str]) -> UserError:
-    """Say that a name is none of those that there are, and which are near."""
-    near = difflib.get_close_matches(name, known, 3, 0.5) or sorted(known)
-    more = ["..."] if len(near) > _LISTED else []
-    return UserError(
-        f"there is no {kind} {name!r}", f"one of {', '.join([*near[:_LISTED], *more])}"
-    )
 
 
 _DIGITS = 18  # of an extent, which TVM keeps in 64 bits

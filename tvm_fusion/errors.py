@@ -1,10 +1,13 @@
 """The one exception that a user's mistake raises."""
 
+import difflib
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")  # a terminal would obey them
+_LISTED = 12  # names in a sentence
 _LONG = re.compile(r"\S{1001,}")
 _OP = re.compile(r"""ir\.Op\(span=None.*?name=["']([\w.]+)["'].*?support_level=\d+\)""", re.DOTALL)
 
@@ -77,3 +80,12 @@ def reason_of(error: Exception) -> str:
 def named(text: str) -> str:
     """Name operators that TVM's messages print as objects: ``ir.Op(span=None, ...)``."""
     return _OP.sub(lambda found: found[1], text)
+
+
+def unknown_name(kind: str, name: str, known: Collection[str]) -> UserError:
+    """Say that a name is none of those that there are, and which are near."""
+    near = difflib.get_close_matches(name, known, 3, 0.5) or sorted(known)
+    more = ["..."] if len(near) > _LISTED else []
+    return UserError(
+        f"there is no {kind} {name!r}", f"one of {', '.join([*near[:_LISTED], *more])}"
+    )

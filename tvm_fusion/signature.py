@@ -4,6 +4,7 @@ Written by the frontend, kept in the artifact's manifest, checked at every call.
 that an artifact can be loaded and checked without the compiler.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -77,6 +78,11 @@ class DimRange:
         """The range in words: ``32 to 1024, a multiple of 32``."""
         steps = f", a multiple of {self.step}" if self.step > 1 else ""
         return f"{self.low} to {self.high}{steps}"
+
+    def with_extent(self, extent: int) -> "DimRange":
+        """Return the range that has this extent as well."""
+        step = math.gcd(self.step, extent)
+        return DimRange(min(extent, self.low), max(extent, self.high), step)
 
     @property
     def least(self) -> int:

@@ -28,7 +28,9 @@ def main() -> int:
     parser.add_argument("--render", action="store_true", help="write the page again, no more")
     parser.add_argument("--loops", action="store_true", help="inner loops, no models")
     parser.add_argument(
-        "--launches", action="store_true", help="launches of models beside CUDA's, no kernels"
+        "--launches",
+        action="store_true",
+        help="compare the launches of models with CUDA's; compile no kernels",
     )
     options = parser.parse_args()
     options.models = options.models or (zoo.names() if options.launches else MODELS)

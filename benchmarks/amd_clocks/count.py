@@ -25,25 +25,14 @@ _MOST_BLOCKS = 3  # of a launch: the first, one in the middle, the last
 
 @dataclass(frozen=True)
 class Counts:
-    """One kernel.
+    """One kernel."""
 
-    Attributes
-    ----------
-    blocks, waves : int
-        Of the launch; of a block.
-    code : KernelCode
-        Registers, LDS, scratch memory.
-    span : Span
-        What a wave does, on average over the blocks that ran.
-    bytes : int
-        Of the kernel's operands and results.
-    """
-
+    # Of the launch; of a block.
     blocks: int
     waves: int
-    code: KernelCode
-    span: Span
-    bytes: int
+    code: KernelCode  # registers, LDS, scratch memory
+    span: Span  # what a wave does, on average over the blocks that ran
+    bytes: int  # of the kernel's operands and results
 
 
 def counts_of(emission: Emission, target: Target) -> Iterator[Counts]:

@@ -41,21 +41,11 @@ OVERSHARE = 2.0  # bandwidth that a unit alone draws, over its fair share
 
 @dataclass(frozen=True)
 class Price:
-    """What a kernel takes.
+    """What a kernel takes."""
 
-    Attributes
-    ----------
-    us : float
-        The launch included.
-    waves : float
-        Of a SIMD at once, as registers, LDS and blocks allow.
-    bound : str
-        What takes longest: ``memory``, or a line of the overview.
-    """
-
-    us: float
-    waves: float
-    bound: str
+    us: float  # the launch included
+    waves: float  # of a SIMD at once, as registers, LDS and blocks allow
+    bound: str  # what takes longest: ``memory``, or a line of the overview
 
 
 def megahertz(device: Device) -> float:
@@ -69,7 +59,7 @@ def price(counts: Counts, device: Device, memory_us: float) -> Price:
 
     Parameters
     ----------
-    memory_us : float
+    memory_us
         What its bytes take alone: :func:`memory_us`.
     """
     lanes, units = device.warp_size or 64, device.sm_count or 1
@@ -89,7 +79,7 @@ def memory_us(counts: Counts, device: Device, weight: float, cached: float) -> f
 
     Parameters
     ----------
-    weight, cached : float
+    weight, cached
         Bytes from memory, and from the last cache.
     """
     share = min(1.0, counts.blocks * OVERSHARE / (device.sm_count or 1))

@@ -24,30 +24,17 @@ Inputs = tuple[tuple[str, Shape, str], ...]
 
 @dataclass(frozen=True)
 class Case:
-    """One graph.
+    """One graph."""
 
-    Attributes
-    ----------
-    inputs : tuple of (str, tuple of int or str, str)
-        Name, shape, dtype; letters are dimensions that may be symbolic, ``float`` the precision.
-    body : callable
-        ``(emit, *variables) -> expression``.
-    reference : callable
-        The same of float64 (and integer) arrays.
-    dims : mapping of str to int
-        Extents of the letters.
-    tolerance : float
-        Of results relative to the largest one, in units of the precision's epsilon.
-    dtypes : tuple of str
-        Precisions. As ``int8`` inputs are bytes with a scale, which the graph computes with in
-        float32, and its result is quantised: as in quantised models.
-    """
-
+    # Name, shape, dtype; letters are dimensions that may be symbolic, ``float`` the precision.
     inputs: Inputs
-    body: Callable[..., Any]
-    reference: Callable[..., np.ndarray]
-    dims: Mapping[str, int] = field(default_factory=dict)
+    body: Callable[..., Any]  # ``(emit, *variables) -> expression``
+    reference: Callable[..., np.ndarray]  # the same of float64 (and integer) arrays
+    dims: Mapping[str, int] = field(default_factory=dict)  # extents of the letters
+    # Of results relative to the largest one, in units of the precision's epsilon.
     tolerance: float = 16.0
+    # Precisions. As ``int8`` inputs are bytes with a scale, which the graph computes with in
+    # float32, and its result is quantised: as in quantised models.
     dtypes: tuple[str, ...] = DTYPES
 
     @property
@@ -65,9 +52,9 @@ class Case:
 
         Parameters
         ----------
-        dtype, form : str
+        dtype, form
             Of :data:`DTYPES` and :data:`FORMS`.
-        step : float
+        step
             Of a quantised result.
         """
         sizes: dict[Any, Any] = dict(self.dims)

@@ -56,13 +56,13 @@ def measured(
 
     Parameters
     ----------
-    names : iterable of str
+    names
         Of :func:`works`.
-    target : str
+    target
         Of this machine's device, as of :func:`tvm_fusion.device.parse`.
-    processes : int
+    processes
         That compile.
-    seconds : float
+    seconds
         After which no more is compiled; what is not ready by then is left out.
 
     Yields

@@ -173,7 +173,7 @@ def _unseen(models: dict[str, Any]) -> list[str]:
         "",
         "## Unseen models",
         "",
-        "Small models of `benchmarks/robustness`, planned so far: search beside none.",
+        "Small models of `benchmarks/robustness`, planned so far: with search and without.",
         "",
         *table(headings, rows),
     ]

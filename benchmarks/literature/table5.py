@@ -20,17 +20,11 @@ from .taso import vgg
 
 @dataclass(frozen=True)
 class Model:
-    """A model, and how many layers DNNFusion's fusion leaves of how many.
+    """A model, and how many layers DNNFusion's fusion leaves of how many."""
 
-    Attributes
-    ----------
-    build
-        Takes ``fp32`` or ``fp16`` and builds the model as importers give it.
-    operators, fused
-        As published.
-    """
-
+    # Takes ``fp32`` or ``fp16`` and builds the model as importers give it.
     build: Callable[[str], tvm.IRModule]
+    # As published.
     operators: int
     fused: int
 

@@ -28,14 +28,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python3 -m benchmarks.llm.gpu", description=__doc__)
     parser.add_argument("--json", type=Path, help="default: llm_gpu.json in $OUT, if it is set")
     parser.add_argument("--only", nargs="*", default=[], help="parts of names of steps")
+    parser.add_argument("--alone", nargs="*", default=[], help="those without PyTorch's compiler")
     parser.add_argument("--ready", type=float, default=READY, help="seconds to get ready")
     parser.add_argument("--seconds", type=float, default=1e9, help="seconds for everything")
     options = parser.parse_args()
     path = options.json or Path(os.environ.get("OUT", "."), "llm_gpu.json")
     names = [s.name for s in STEPS if not options.only or any(p in s.name for p in options.only)]
     environment = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "2"}
+
+    def alone(name: str) -> list[str]:
+        return ["alone"] if any(part in name for part in options.alone) else []
+
     workers = {
-        name: Worker("-m", MODULE, name, environment=environment, folder=Path.cwd())
+        name: Worker("-m", MODULE, name, *alone(name), environment=environment, folder=Path.cwd())
         for name in names
     }
     start = time.perf_counter()

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -196,13 +197,13 @@ def _stream(device: str) -> Any:
     return tvm_ffi.use_torch_stream(torch.cuda.stream(torch.cuda.current_stream()))
 
 
-def main(name: str) -> None:
-    """Do it all for one step."""
+def main(name: str, alone: str = "") -> None:
+    """Do it all for one step, without PyTorch's compiler if it is alone."""
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     torch.set_grad_enabled(False)
     (step,) = (one for one in STEPS if one.name == name)
-    ready = Ready(step)
+    ready = Ready(replace(step, has_rival=step.has_rival and not alone))
     print(json.dumps(ready.row), file=output, flush=True)
     sys.stdin.readline()
     print(json.dumps(ready.timed()), file=output, flush=True)

@@ -11,44 +11,22 @@ from tvm_fusion.core.tir.expressions import loads
 
 @dataclass(frozen=True)
 class Step:
-    """One call of a model.
+    """One call of a model."""
 
-    Attributes
-    ----------
-    name : str
-        In the record.
-    model : str
-        Of :data:`.models.SHAPES`.
-    layers, vocabulary : int, optional
-        The model's when omitted.
-    length : int
-        Positions of the caches.
-    position : int
-        Of the first token.
-    tokens, batch : int
-        Tokens of each sequence, and sequences.
-    is_symbolic : bool
-        Whether the number of tokens is symbolic.
-    has_int4 : bool
-        Whether layers have weights of four bits.
-    variant : str
-        Of :data:`VARIANTS`; empty for what the compiler chooses.
-    has_rival : bool
-        Whether PyTorch's compiler is timed, too.
-    """
-
-    name: str
-    model: str
+    name: str  # in the record
+    model: str  # of :data:`.models.SHAPES`
+    # The model's when omitted.
     layers: int | None = None
     vocabulary: int | None = None
-    length: int = 2048
-    position: int = 1500
+    length: int = 2048  # positions of the caches
+    position: int = 1500  # of the first token
+    # Tokens of each sequence, and sequences.
     tokens: int = 1
     batch: int = 1
-    is_symbolic: bool = False
-    has_int4: bool = False
-    variant: str = ""
-    has_rival: bool = True
+    is_symbolic: bool = False  # whether the number of tokens is symbolic
+    has_int4: bool = False  # whether layers have weights of four bits
+    variant: str = ""  # of :data:`VARIANTS`; empty for what the compiler chooses
+    has_rival: bool = True  # whether PyTorch's compiler is timed, too
 
 
 _PREFETCHED_BYTES = 4 << 20  # of a weight: what memory gives in a microsecond
@@ -79,7 +57,7 @@ def _prefetch() -> None:
 def _late_weights() -> None:
     from tvm_fusion.schedule.contraction.gpu import emit
 
-    emit.is_weight = lambda *_: False
+    emit.GpuContractionConfig.loads_early = property(lambda _: False)
 
 
 def _along_n() -> None:
@@ -116,6 +94,18 @@ _ALONG_K = {
 }  # fmt: skip
 
 
+def _stages_2() -> None:
+    from tvm_fusion.schedule.contraction.skinny import mma_config
+
+    mma_config.STAGES_OF_A_ROW = 2
+
+
+def _narrow() -> None:
+    from tvm_fusion.schedule.contraction.skinny import mma_config
+
+    mma_config.LEAST_BLOCKS_K_CONTIGUOUS = 512
+
+
 def _heads_apart() -> None:
     from tvm_fusion.schedule.contraction.problem.epilogue import proposals
 
@@ -129,6 +119,8 @@ VARIANTS: dict[str, Callable[[], None]] = {
     "late_weights": _late_weights,
     "heads_apart": _heads_apart,
     "along_n": _along_n,
+    "stages_2": _stages_2,
+    "narrow": _narrow,
     **{name: _along_k(*sizes) for name, sizes in _ALONG_K.items()},
 }
 
@@ -155,11 +147,16 @@ STEPS = (
     Step("few_qwen3_along_n", _QWEN, **_FEW, variant="along_n"),
     *(Step(f"few_llama_1b_{name}", _LLAMA, **_FEW, variant=name) for name in _ALONG_K),
     Step("few_qwen3_k_1_32", _QWEN, **_FEW, variant="k_1_32"),
+    *(
+        Step(f"few_llama_8b_int4_{name or 'chosen'}", _LARGE, **_FEW, has_int4=True, variant=name)
+        for name in ("", "stages_2", "narrow", "late_weights")
+    ),
     Step("decode_qwen3_30b_a3b", _EXPERTS, layers=4, vocabulary=8192),
     Step("decode_llama_8b", _LARGE, layers=8),
     Step("decode_llama_8b_16384", _LARGE, layers=8, length=16384, position=16000),
     Step("decode_llama_8b_int4", _LARGE, layers=8, has_int4=True),
     Step("decode_llama_1b_batch_8", _LLAMA, batch=8),
+    Step("decode_llama_1b_batch_32", _LLAMA, batch=32),
     Step("prefill_llama_1b_512", _LLAMA, position=0, tokens=512),
     Step("prefill_llama_1b_512_symbolic", _LLAMA, position=0, tokens=512, is_symbolic=True),
     Step("prefill_llama_1b_4096", _LLAMA, length=4096, position=0, tokens=4096),

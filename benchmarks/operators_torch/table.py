@@ -81,6 +81,22 @@ def defects(record: Mapping[str, list[str]]) -> list[str]:
     ]
 
 
+def _by_reason(record: Mapping[str, list[str]]) -> dict[str, dict[str, str]]:
+    """Group what is not right by its outcome: the operators, each with its dtypes if not all."""
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for name, texts in record.items():
+        for dtype, text in zip(DTYPES, texts, strict=True):
+            for part in re.findall(r"\d+ ([a-z][^;]*)", text):
+                # Refusals of the operator itself differ in its internal name alone.
+                why = re.sub(r"^refused: [\w.]+( \(\D.+\))?( \(\d+x\))?$", r"refused\1", part)
+                found.setdefault(why, {}).setdefault(name, {})[dtype] = None
+    swept = {name: sum(map(bool, texts)) for name, texts in record.items()}
+    return {
+        why: {n: "" if len(ds) == swept[n] else f"({', '.join(ds)})" for n, ds in named.items()}
+        for why, named in sorted(found.items())
+    }
+
+
 def page(stored: Mapping[str, Any]) -> str:
     """Write the page: totals, then operators that are not right throughout."""
     record, (swept, all_of) = stored["operators"], stored["cases"]
@@ -94,8 +110,13 @@ def page(stored: Mapping[str, Any]) -> str:
     lines += [f"Swept so far: {swept} of {all_of} cases (an operator in a dtype).", ""]
     lines += table(["dtype", *OUTCOMES, "right of programs"], rows)
     lines += ["", "## Core ATen", "", *wrap(core.paragraph(stored["core"]), 100), ""]
-    others = {n: texts for n, texts in record.items() if any(re.search(r"\D", t) for t in texts)}
-    lines += ["## By operator", "", "Numbers alone are samples that are right."]
-    lines += [f"The other {len(record) - len(others)} operators are right throughout.", ""]
-    lines += table(["operator", *DTYPES], [[n, *texts] for n, texts in others.items()])
+    reasons = _by_reason(record)
+    right = len(record) - len({name for named in reasons.values() for name in named})
+    lines += ["## What is not right, and why", "", f"{right} operators are right throughout."]
+    lines += ["Dtypes are named where the others that were swept are right.", ""]
+    cells = [
+        [why, ", ".join(" ".join(filter(None, item)) for item in named.items())]
+        for why, named in reasons.items()
+    ]
+    lines += table(["outcome", "operators"], cells)
     return "\n".join(lines) + "\n"

@@ -78,7 +78,7 @@ REASONS: dict[str, dict[str, Reason]] = {
         "hard_swish": Reason(_OPERATORS, "HardSwish"),
         "instance_norm": Reason(_OPERATORS, "InstanceNormalization"),
         "softmax": Reason(_RECOMPOSE, "softmax that an exporter wrote out"),
-        "shifted_softmax": Reason(_OPERATORS, "softmax beside an attention sink, of GPT-OSS"),
+        "shifted_softmax": Reason(_OPERATORS, "softmax with an attention sink, of GPT-OSS"),
         "silu": Reason(_RECOMPOSE, "SiLU that an exporter wrote out"),
         "gelu": Reason(_RECOMPOSE, "GELU that an exporter wrote out"),
         "gelu_tanh": Reason(_RECOMPOSE, "GELU by tanh, of GPT-2"),

@@ -157,8 +157,8 @@ def _gpu(record: dict[str, Any] | None) -> str:
                 times = [f"{us[kind] / 1e3:.3f}" for kind in KINDS]
                 faster = [f"{one[kind] / us[kind]:.2f}" if one else "" for kind in KINDS]
                 cells.append([row["name"], name, side, *times, *faster])
-    head = ["model", "step", "side", "queued ms", "waiting ms", "beside one worker, queued",
-            "waiting"]  # fmt: skip
+    speedup = "speedup over one worker, queued"
+    head = ["model", "step", "side", "queued ms", "waiting ms", speedup, "waiting"]
     wrong = [f"* {row['name']}: {told}" for row in record["rows"] for told in row["wrong"]]
     return "\n".join(
         [

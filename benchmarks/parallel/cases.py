@@ -9,38 +9,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Case:
-    """A language model of drawn weights, on one worker and on several.
+    """A language model of drawn weights, on one worker and on several."""
 
-    Attributes
-    ----------
-    name : str
-        In the record.
-    model : str
-        Of :data:`benchmarks.llm.models.SHAPES`.
-    layers, vocabulary : int, optional
-        The model's when omitted.
-    length, position : int
-        Places of the caches; the place of the token that is timed.
-    prompt : int
-        Tokens of a prefill; 0 for none.
-    has_int4 : bool
-        Whether layers have weights of four bits.
-    sizes : tuple of int
-        Numbers of workers.
-    has_peer : bool
-        Whether PyTorch's tensor parallel is timed, too.
-    """
-
-    name: str
-    model: str
+    name: str  # in the record
+    model: str  # of :data:`benchmarks.llm.models.SHAPES`
+    # The model's when omitted.
     layers: int | None = None
     vocabulary: int | None = None
+    # Places of the caches; the place of the token that is timed.
     length: int = 4608
     position: int = 2048
-    prompt: int = 4096
-    has_int4: bool = False
-    sizes: tuple[int, ...] = (1, 2)
-    has_peer: bool = True
+    prompt: int = 4096  # tokens of a prefill; 0 for none
+    has_int4: bool = False  # whether layers have weights of four bits
+    sizes: tuple[int, ...] = (1, 2)  # numbers of workers
+    has_peer: bool = True  # whether PyTorch's tensor parallel is timed, too
 
     @property
     def as_json(self) -> str:

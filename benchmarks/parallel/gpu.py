@@ -206,11 +206,14 @@ class Side:
             found = self._session.prefill(self._ids, position=0)
         return found["logits"]
 
-    def logits(self, name: str) -> np.ndarray:
-        """Run a step, and wait for its logits."""
+    def read(self, name: str) -> np.ndarray:
+        """Run a step, and wait for its logits in their type."""
         found = self.run(name)
-        found = found.numpy() if hasattr(found, "numpy") else np.from_dlpack(_on_host(found))
-        return np.asarray(found, "float32").reshape(-1)
+        return found.numpy() if hasattr(found, "numpy") else np.from_dlpack(_on_host(found))
+
+    def logits(self, name: str) -> np.ndarray:
+        """Run a step; returns its logits in float32."""
+        return np.asarray(self.read(name), "float32").reshape(-1)
 
     def synchronize(self) -> None:
         """Wait for all workers."""
@@ -301,7 +304,7 @@ def _timed(one: Pending, sides: dict[str, Side], name: str, end: float) -> dict[
             side.synchronize()
             queued = time.perf_counter()
             for _ in range(calls):
-                side.logits(name)
+                side.read(name)
             waiting = time.perf_counter()
             note(side_name, 1e6 * (queued - start) / calls, 1e6 * (waiting - queued) / calls)
         try:

@@ -37,23 +37,12 @@ MOST_STEPS = 6  # kernels of an alternative
 
 @dataclass(frozen=True, eq=False)
 class PlannedGroup:
-    """A group that a model's plan has.
+    """A group that a model's plan has."""
 
-    Attributes
-    ----------
-    key
-        The same for equal groups of all models.
-    claim
-        What its template promises.
-    calls
-        How often the model calls it.
-    mod
-        Its function and the PrimFuncs that this calls; ``main`` calls it with its constants.
-    """
-
-    key: str
-    claim: Claim
-    calls: int
+    key: str  # the same for equal groups of all models
+    claim: Claim  # what its template promises
+    calls: int  # how often the model calls it
+    # Its function and the PrimFuncs that this calls; ``main`` calls it with its constants.
     mod: tvm.IRModule
 
     def alternatives(self, book: ClaimBook) -> dict[str, tuple[Claim | ProfiledGroup, ...]]:

@@ -17,24 +17,30 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from unittest.mock import patch
 
 import tvm
 from tvm.ir.transform import Sequential
 
 from benchmarks import zoo
 from tvm_fusion.config import FusionConfig
+from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.deploy.build.lower import LowerToVM
 from tvm_fusion.deploy.memory.weights import MIN_BYTES, lift_constants
-from tvm_fusion.device import TargetSpec, parse
+from tvm_fusion.device import Device, TargetSpec, parse, probe
 from tvm_fusion.frontend import Imported, import_model
 from tvm_fusion.fusion.claims import claim_book, remembering
+from tvm_fusion.fusion.cost import CostModel
+from tvm_fusion.fusion.features import NAMES, features_of
 from tvm_fusion.fusion.fuse import FuseOperators
+from tvm_fusion.fusion.profile import ProfiledGroup
 from tvm_fusion.measure.alternative_modules import MAIN, modules_of, tolerance
 from tvm_fusion.pipeline import stages
 from tvm_fusion.schedule.kernels import ScheduleKernels
@@ -44,10 +50,51 @@ from .alternatives import FUSED, PlannedGroup, bind_constants, parts_of, planned
 from .batches import Batches
 from .compile_worker import reason
 
+
+def about(claim: Claim, device: Device) -> dict[str, Any]:
+    """Describe a group for a reader: its operators, template, form and shapes."""
+    chosen = [form for form in claim.template.forms(claim, device) if form.is_chosen]
+    group = claim.group
+    return {
+        "title": group.title,
+        "template": claim.template.name,
+        "form": chosen[0].name if chosen else "",
+        "kernel": chosen[0].kernel if chosen else "",
+        "shapes": [
+            f"{v.dtype} {'x'.join(str(int(d)) for d in v.shape)}"
+            for v in (*group.inputs, *group.outputs)
+        ],
+    }
+
+
+def priced(steps: Sequence[Claim | ProfiledGroup], device: Device) -> dict[str, Any]:
+    """Price an alternative: microseconds by the planner's model and by the roofline, and why.
+
+    Views cost nothing.
+    """
+    cost = CostModel(device)
+    claims = [step for step in steps if isinstance(step, Claim)]
+    estimates = [cost.cost(claim) for claim in claims]
+    return {
+        "us": round(sum(one.us for one in estimates), 3),
+        "roofline_us": round(cost.roofline(claims), 3),
+        "source": " and ".join(sorted({one.source for one in estimates})),
+        "claims": [_claim(cost.chosen(claim), cost) for claim in claims],
+    }
+
+
+def _claim(claim: Claim, cost: CostModel) -> dict[str, Any]:
+    """Tell a claim's template and features, as coefficients are fitted to them; without zeros."""
+    row = features_of(claim, cost.cache_bytes, cost.units).row
+    found = {name: float(f"{x:.5g}") for name, x in zip(NAMES, row, strict=True) if x}
+    return {"template": claim.template.name, **found}
+
+
 INDEX = "index.json"
 GROUPS, LOWERED = "groups", "lowered"  # folders of modules
 BATCH = 10  # functions of a library
 MOST_BYTES = 1 << 31  # of a group's tensors
+_HOST = ("cores", "l2_bytes", "l3_bytes")  # of the building machine, which its kernels depend on
 PLANNING = 0.5  # of the time, at most: the rest is for compilers
 
 Log = Callable[[str], None]
@@ -88,6 +135,7 @@ def build(
         (folder / name).mkdir(parents=True, exist_ok=True)
     path = folder / INDEX
     index: dict[str, Any] = {"target": target, "models": {}, "groups": {}, "failed": []}
+    index["host"] = {name: getattr(probe.host_cpu(), name) for name in _HOST}
     if path.exists():
         index = json.loads(path.read_text())
     left = [name for name in models if name not in index["models"]]
@@ -205,7 +253,7 @@ def _is_taken(folder: Path, key: str) -> bool:
 
 def write(group: PlannedGroup, spec: TargetSpec, folder: Path) -> dict[str, Any]:
     """Write a group and its lowered alternatives; returns its entry of the index."""
-    from .price import about, priced
+    pass
 
     kept = {g: f for g, f in group.mod.functions.items() if g.name_hint != MAIN}
     text = tvm.ir.save_json(tvm.IRModule(kept))
@@ -278,20 +326,25 @@ def functions_of(groups: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str
 def price_again(folder: Path, log: Log = print, cores: int | None = None) -> None:
     """Price the groups of a folder by this version's models of cost; nothing is compiled.
 
+    The kernels are those of the machine that built the folder.
+
     Parameters
     ----------
     cores
-        For which prices are, where they are not for those of the machine.
+        For which prices are, where they are not for those of that machine.
     """
     from .alternatives import alternatives_of, read_back
-    from .price import about, priced
 
     path = folder / INDEX
     index = json.loads(path.read_text())
-    spec = parse(index["target"])
-    target, device = spec.tvm_target(), spec.device
-    device = device if cores is None else replace(device, cores=cores)
-    with target, remembering(), recording():
+    host = replace(probe.host_cpu(), **index.get("host", {}))
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(probe, "host_cpu", lambda: host))
+        spec = parse(index["target"])
+        target, device = spec.tvm_target(), spec.device
+        device = device if cores is None else replace(device, cores=cores)
+        for context in (target, remembering(), recording()):
+            stack.enter_context(context)
         for key, group in index["groups"].items():
             if "library" not in group["functions"][FUSED]:
                 continue

@@ -24,14 +24,9 @@ _QUIET = {"use_cache": False, "pad_token_id": 0, "bos_token_id": 1, "eos_token_i
 
 @dataclass(frozen=True)
 class Spec:
-    """How a model is made.
+    """How a model is made."""
 
-    Attributes
-    ----------
-    make
-        Takes the number of layers of each kind; returns the module and its inputs by name.
-    """
-
+    # Takes the number of layers of each kind; returns the module and its inputs by name.
     make: Callable[[int], Example]
 
     def build(self, depth: int = DEPTH) -> Example:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import platform
@@ -20,13 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.workers import Worker
+from tvm_fusion.deploy.runtime.executable import join_team
 from tvm_fusion.tuning.candidate_bench.tensors import Draw, Runtime, difference
-from tvm_fusion.tuning.candidate_bench.worker import Clock
+from tvm_fusion.tuning.candidate_bench.worker import MOST_ROUNDS, Clock
 
 INDEX = "index.json"
 GROUP_SECONDS = 60.0  # until a group counts as hanging
 TIMED_SECONDS = 0.03  # of the calls of a group
 TURNED_BYTES = 1 << 28  # of weights, before the first ones are read again: no cache has them
+CPU_BYTES = 1 << 26  # the same of a CPU: its cores' own caches have not
 FUSED = "fused"
 SEED = 1
 
@@ -93,6 +96,7 @@ def _is_built(group: dict[str, Any]) -> bool:
 def _started(folder: Path, threads: int | None) -> Worker:
     module = ("-m", "benchmarks.prices.run", str(folder.resolve()), "--worker")
     environment = {"TVM_NUM_THREADS": str(threads)} if threads else {}
+    environment["TVM_BIND_THREADS"] = "0"  # by default to the first cores, which others may use
     return Worker(*module, environment=environment, folder=Path.cwd())
 
 
@@ -163,10 +167,17 @@ class Bench:
                 count = self._clock.count(call, max(size, 1))
             elif is_comparable and (told := _told(results, expected, group["tolerance"])):
                 wrong[name] = told
-            while len(sets) < min(count, max(2, TURNED_BYTES // max(size, 1))) and own:
+            turned, most = (
+                (CPU_BYTES, MOST_ROUNDS) if self._runtime.kind == "llvm" else (TURNED_BYTES, count)
+            )
+            while len(sets) < min(most, max(2, turned // max(size, 1))) and own:
                 sets.append([self._runtime.tensor(arrays[d]) for d in own])
-            calls = [self._call(function, inputs, sets[i % len(sets)]) for i in range(count)]
-            sides[name] = [self._clock.timed(calls)]
+            turns = [self._call(function, inputs, one) for one in sets]
+            if count > 1:
+                timed = self._clock.timed([turns[i % len(turns)] for i in range(count)])
+            else:
+                timed = _next_of(turns)
+            sides[name] = [timed]
         us = self._clock.alternate([side[0] for side in sides.values()], TIMED_SECONDS)
         found = {n: float(f"{t / count:.4g}") for n, t in zip(sides, us, strict=True)}
         return {"us": found, "wrong": wrong, "turns": count}
@@ -174,7 +185,8 @@ class Bench:
     def _call(self, function: dict[str, Any], inputs: list[Any], weights: list[Any]) -> Any:
         library = function["library"]
         if library not in self._machines:
-            _, self._machines[library] = self._runtime.machine(self._folder / library)
+            module, self._machines[library] = self._runtime.machine(self._folder / library)
+            join_team(module)
         called = self._machines[library][function["function"]]
         arguments = (*inputs, *weights)
         return lambda: called(*arguments)
@@ -184,6 +196,12 @@ class Bench:
         for leaf in self._clock.run(call):
             self._runtime.poison(leaf)
         return [self._runtime.array(leaf) for leaf in self._clock.run(call)]
+
+
+def _next_of(calls: list[Any]) -> Any:
+    """Make a call that does the next of some calls each time."""
+    turns = itertools.cycle(calls)
+    return lambda: next(turns)()
 
 
 def _device_name() -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import cores
 from benchmarks.real_models import __main__ as command
-from benchmarks.real_models import clients, files, halved, measure, times
+from benchmarks.real_models import clients, files, measure, times
 from benchmarks.real_models import page as pages
 from tvm_fusion.config import parse_dims
 
@@ -77,7 +77,7 @@ def test_weights_are_rounded_to_half(tmp_path):
         onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(weights))
     )
     onnx.save(model, tmp_path / "m.onnx")
-    (found,) = onnxruntime.InferenceSession(halved.halved(tmp_path / "m.onnx")).run(
+    (found,) = onnxruntime.InferenceSession(measure.halved(tmp_path / "m.onnx")).run(
         None, {"x": np.zeros(3, "float32")}
     )
     np.testing.assert_array_equal(found, np.array([1, 1e9, -np.inf], "float32"))

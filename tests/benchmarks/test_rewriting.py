@@ -11,9 +11,8 @@ from tvm import relax
 import tvm_fusion
 from benchmarks import zoo
 from benchmarks.rewriting import __main__ as command
-from benchmarks.rewriting import counting, latency, plot
-from benchmarks.rewriting.floors import floors
-from benchmarks.rewriting.table import drawing, render
+from benchmarks.rewriting import counting, latency, table
+from benchmarks.rewriting.table import drawing, floors, render
 
 
 def products():
@@ -97,8 +96,8 @@ def test_plot():
     assert len(circles) == 4
     by_x = sorted((float(c.get("cx")), -float(c.get("cy"))) for c in circles)
     assert by_x[0][1] < by_x[-1][1]
-    assert all(0 < float(c.get("cx")) < plot.WIDTH for c in circles)
-    assert "&lt;" in plot.lines({"<": [(0.0, 0.0)]}, "x", "y")
+    assert all(0 < float(c.get("cx")) < table.WIDTH for c in circles)
+    assert "&lt;" in table.line_chart({"<": [(0.0, 0.0)]}, "x", "y")
 
 
 def test_what_is_not_measured_again_stays(tmp_path):

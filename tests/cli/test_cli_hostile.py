@@ -31,6 +31,11 @@ TOO_LONG = "n" * 300
         (["tune", "--db", "{here}/r.db", "--import", "{pipe}"], "pipe' is not a regular file"),
         (["tune", "--db", "{pipe}", "--list"], "pipe"),
         (["inspect", "{loop}"], "loop"),
+        (["check", "{a}"], "was compiled from; `tvm-fusion check {a} MODEL`; it was called"),
+        (["explain", "{a}"], "{a} is an artifact; expected the model that it was compiled from"),
+        (["explain", "{here}"], "is a folder; expected an ONNX file; it holds none; check"),
+        (["explain", "{models}"], "expected an ONNX file; name {m}."),
+        (["runn", "{a}"], "did you mean run?"),
         (["run", "a\udcff"], "there is no folder 'a\\udcff'"),
     ],
 )
@@ -38,9 +43,10 @@ def test_one_sentence(cli, dense_folder, dense_file, tmp_path, arguments, words)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     before = sorted(tmp_path.iterdir())
-    places = {"a": dense_folder, "m": dense_file, "here": tmp_path}
+    places = {"a": dense_folder, "m": dense_file, "here": tmp_path, "models": dense_file.parent}
     places |= {name: tmp_path / name for name in ("pipe", "loop")}
-    assert words in cli(*[argument.format(**places) for argument in arguments]).sentence
+    found = cli(*[argument.format(**places) for argument in arguments]).sentence
+    assert words.format(**places) in found
     assert sorted(tmp_path.iterdir()) == before
 
 

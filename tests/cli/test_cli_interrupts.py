@@ -59,7 +59,7 @@ def test_an_interrupt_while_modules_are_imported(module, dense_file, tmp_path):
 def test_an_interrupt_inside_a_pass_is_no_error_of_tvm(dense_file, tmp_path, monkeypatch):
     """Left to itself TVM makes a RuntimeError of it, which a guard would take for a fallback."""
     import tvm_fusion
-    from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+    from tvm_fusion.schedule.contraction.cpu.templates.gemm import CpuContraction
     from tvm_fusion.schedule.elementwise.template import Elementwise
 
     def interrupt(*_arguments):

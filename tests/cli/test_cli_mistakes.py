@@ -185,9 +185,10 @@ def arrays(tmp_path_factory):
         ("--inputs={}/object.npz", "object.npz' is damaged, or does not hold plain arrays"),
         ("--inputs={}/cut.npz", "cut.npz' is damaged, or does not hold plain arrays"),
         ("--inputs={}/flipped.npz", "flipped.npz' is damaged, or does not hold plain arrays"),
-        ("--dim=batch=9", "--dim batch=9; expected 1 to 8; compile it for a wider range"),
+        ("--dim=batch=9", "--dim batch=9; expected 1 to 8; compile with --dim batch=1..9"),
         ("--dim=batch=1..2", "--dim batch=1..2 is a range; expected one extent; write batch=1"),
         ("--dim=length=1", r"--dim names 'length'; expected a symbolic dimension of .* \(batch\)"),
+        ("--function=mian", "the model has no function 'mian'; expected one of 'main'"),
         ("--seed=-1", "--seed -1; expected 0 or more"),
         ("--repeat=0", "--repeat 0 --warmup 2; expected at least 1 and 0"),
         ("--repeat=many", "argument --repeat: invalid int value: 'many'"),
@@ -261,7 +262,7 @@ def test_a_check_against_what_is_no_model(cli, dense_folder, dense_file, arrays,
     assert "there is no file" in cli("check", dense_folder, tmp_path / "none.onnx").sentence
     assert "is not a regular file" in cli("check", dense_folder, "/dev/null").sentence
     assert "is a model and not an artifact" in cli("check", dense_file, dense_folder).sentence
-    assert "no model is named" in cli("check", dense_folder).sentence
+    assert "there is no model to compare" in cli("check", dense_folder).sentence
     assert "there is no folder" in cli("check", tmp_path / "none", dense_file).sentence
     assert "the reference cannot run" in cli("check", dense_folder, arrays / "text.npy").sentence
     other = onnx_model([("Relu", ["x"], ["y"])], [("x", T.FLOAT, [3])], [("y", T.FLOAT, [3])])

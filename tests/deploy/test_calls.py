@@ -107,6 +107,7 @@ def test_pythons_numbers_are_taken(mixed):
     ("name", "value", "words"),
     [
         ("half", np.zeros(5), "input 'half' has dtype float64; expected float16; cast it to"),
+        ("half", np.zeros(5, "complex64"), "float16 with real and imaginary parts along the last"),
         ("brain", np.zeros(5, "float16"), "input 'brain' has dtype float16; expected bfloat16"),
         ("x:0", np.zeros(5, ">f4"), "input 'x:0' has dtype >f4; expected float32"),
         ("x:0", np.zeros(4, "float32"), r"input 'x:0' has shape \(4,\); expected \(5,\)"),

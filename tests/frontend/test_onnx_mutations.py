@@ -93,12 +93,17 @@ def eye_like():
     )
 
 
-def reads_below():
+def reads_itself():
+    """A branch reads what is computed of its result."""
+    return reads_below(source="y")
+
+
+def reads_below(source="x"):
     """A branch reads what is defined behind it."""
     branch = onnx_model([("Neg", ["late"], ["b"])], [], [("b", T.FLOAT, [3])]).graph
     nodes = [
         ("If", ["c"], ["y"], {"then_branch": branch, "else_branch": branch}),
-        ("Neg", ["x"], ["late"]),
+        ("Neg", [source], ["late"]),
     ]
     inputs = [("c", T.BOOL, []), ("x", T.FLOAT, [3])]
     return onnx_model(nodes, inputs, [("y", T.FLOAT, [3])])
@@ -112,7 +117,7 @@ def reads_below():
         (with_one_input(), "(Add has 1 inputs of 2)"),
         (with_extent(2**60), "(its input 'x' has more elements than 64 bits count)"),
         (eye_like(), "(EyeLike reads 'x', which is not defined before it); expected names that"),
-        (reads_below(), "(Neg reads 'late', which is not defined before it)"),
+        (reads_itself(), "(Neg reads 'late', which is not defined before it)"),
         (with_names(node_input="z"), "(Add reads 'z', which is not defined before it)"),
         (with_names(node_output="w"), "(Add defines 'w' again)"),
         (with_names(output="z"), "(nothing computes its output 'z')"),

@@ -82,7 +82,8 @@ def test_unbound():
     with pytest.raises(UserError) as error:
         import_model(Several)
     assert str(error.value) == (
-        "the IRModule has unbound dimensions n of input x[0]; give --dim n=VALUE or n=LOW..HIGH."
+        "the IRModule has unbound dimensions n of input x[0]; give --dim n=VALUE or n=LOW..HIGH, "
+        "in Python dims={...}."
     )
 
 

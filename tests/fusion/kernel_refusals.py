@@ -7,8 +7,8 @@ from tvm import relax, tirx
 
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.schedule.columns.template import ColumnReductions
-from tvm_fusion.schedule.contraction.cpu.grouped_gemm_template import GroupedGemm
-from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.templates.gemm import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.templates.grouped import GroupedGemm
 from tvm_fusion.schedule.contraction.gpu.grouped_gemm_template import GpuGroupedGemm
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.convolution.depthwise.gpu_template import GpuDepthwise

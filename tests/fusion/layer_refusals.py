@@ -49,7 +49,7 @@ LAYERS = [
     (
         "two_kernels_are_faster",
         layers(3136, 96, 384, 96, activation="gelu"),
-        "49 tiles of 64 rows, with 196608 bytes of weights",
+        "49 tiles of 64 rows, and 196608 bytes of weights",
     ),
     (
         "too_much_shared_memory",

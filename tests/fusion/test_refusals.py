@@ -23,9 +23,9 @@ from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.fusion.refusals import RefusedByAll
 from tvm_fusion.program.group import Group
 from tvm_fusion.schedule.attention.template import Attention
-from tvm_fusion.schedule.contraction.cpu.grouped_gemm_template import GroupedGemm
-from tvm_fusion.schedule.contraction.cpu.norm_gemm_template import NormGemm
-from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.templates.gemm import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.templates.grouped import GroupedGemm
+from tvm_fusion.schedule.contraction.cpu.templates.norm import NormGemm
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.convolution.problem import groups
 from tvm_fusion.schedule.convolution.template import CpuConvolution
@@ -303,7 +303,7 @@ CASES = [
         GpuContraction(),
         [*XW, tensor("v", int(XW[0].ty.shape.values[0]), 8)],
         lambda emit, x, w, v: op.multiply(emit(op.matmul(x, w)), deviations(emit, v)),
-        ("besides those of matmul", "only by wgmma kernels"),
+        ("in the epilogue of matmul", "only by wgmma kernels"),
         True,
     ),
     Case(
@@ -358,7 +358,7 @@ CASES = [
         ("cumsum does not scan the last axis",),
     ),
     Case("several_axes", Attention(False), QKV, attention(norm=softmax_of_both_axes), ("max",)),
-    Case("no_softmax", Attention(False), QKV, attention(norm=two_maxima), ("behind matmul (max)",)),
+    Case("no_softmax", Attention(False), QKV, attention(norm=two_maxima), ("after matmul (max)",)),
     Case(
         "second_product",
         Attention(False),

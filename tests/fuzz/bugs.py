@@ -5,14 +5,14 @@ from .planted import Bug
 BUGS: tuple[Bug, ...] = (
     Bug(
         "a cube becomes a square",
-        "frontend/normalize/expand/power.py",
+        "frontend/normalize/expand.py",
         "return relax.op.multiply(scope.emit(relax.op.multiply(x, x)), x)",
         "return relax.op.multiply(x, x)",
         seeds=(34,),
     ),
     Bug(
         "a square root for the reciprocal of one",
-        "frontend/normalize/expand/power.py",
+        "frontend/normalize/expand.py",
         "return relax.op.rsqrt(x) if number == -0.5 else None",
         "return relax.op.sqrt(x) if number == -0.5 else None",
         seeds=(10,),

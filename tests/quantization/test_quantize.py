@@ -67,6 +67,39 @@ def test_a_folder_of_arrays(folder, capsys):
     assert error < 0.05
 
 
+def test_a_bias_that_layers_share(folder, capsys):
+    """ONNX Runtime's name of a copy, a number behind it, is another tensor's here."""
+    model = network(np.random.default_rng())
+    stem, act = model.graph.node[:2]
+    bias = numpy_helper.from_array(np.ones(16, "float32"), "b")
+    turned = -numpy_helper.to_array(model.graph.initializer[0])
+    model.graph.initializer.extend([bias, numpy_helper.from_array(turned, "w2")])
+    other = helper.make_node("Conv", ["x", "w2", "b"], ["b0"], "second", pads=[1] * 4)
+    stem.input.append("b")
+    total = helper.make_node("Add", ["c", "b0"], ["s"], "join")
+    act.input[0] = "s"
+    nodes = [stem, other, total, *model.graph.node[1:]]
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    onnx.save(model, folder / "shared.onnx")
+    code, found = quantize(folder, capsys, model="shared.onnx")
+    assert code == 0, found
+    assert found["outputs"]["y"] < 0.05
+
+
+def test_layers_in_branches(folder, capsys):
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (bool c, float[1, 4] x) => (float[1, 4] y) {
+        y = If(c) <then_branch = t () => (float[1, 4] p) { p = MatMul(x, x) },
+                  else_branch = e () => (float[1, 4] r) { r = Identity(x) }>
+    }"""
+    onnx.save(onnx.parser.parse_model(text), folder / "if.onnx")
+    code, found = quantize(folder, capsys, model="if.onnx")
+    assert code == 2
+    assert "has its MatMul in branches and loops alone" in found["error"]
+
+
 def test_axes_that_are_weights(folder, capsys):
     """From opset 18 on a reduction has its axes there, as PyTorch's exporter writes it."""
     model = network(np.random.default_rng(), opset=18)

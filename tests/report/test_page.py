@@ -195,7 +195,7 @@ def test_page_of_a_profile(tmp_path):
     profile = replace(profile, rows=(profile.rows[0], second))
     content = Page(document(profile_content(profile))).content
     assert content["reads"] == [[0, 1]]
-    assert content["call"] == {"us": 20.0, "host_us": 5.0, "threads": 2}
+    assert content["call"] == {"us": 20.0, "host_us": 5.0, "gaps_us": None, "threads": 2}
     assert content["machine"]["bandwidth"] == 1e10
     assert [group["kernels"] for group in content["groups"]] == [["k0", "k1"], ["k2"]]
     assert content["groups"][0]["shares"] == {"bandwidth": 0.5}

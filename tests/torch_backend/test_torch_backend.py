@@ -280,6 +280,17 @@ def unsupported(x):
     return torch.linalg.ldl_factor(x @ x.T)[0] + 1
 
 
+def test_complex_tensors():
+    factor = nn.Parameter(torch.randn(5, dtype=torch.complex64))
+
+    def model(x, z):
+        z.mul_(2j)
+        return torch.fft.rfft(x) * factor, torch.complex(x, -x).T, z.conj().abs()
+
+    z = torch.randn(3, 2, dtype=torch.complex64)
+    assert_runs_alike(model, (torch.randn(2, 8), z), (torch.randn(2, 8), z.T))
+
+
 def test_an_unsupported_operator_is_named():
     message = failure(compiled(unsupported), torch.randn(3, 3))
     assert "aten.linalg_ldl_factor_ex" in message
@@ -298,7 +309,8 @@ def test_pytorch_runs_what_cannot_be_compiled():
         ({"precison": "fp16"}, "there is no option 'precison'; expected one of precision."),
         ({"precision": "fp8"}, "precision 'fp8'; expected one of fp32, fp16, bf16"),
         ({"freeze": "yes"}, "freeze is 'yes'; expected True or False"),
-        ({"cache": 3}, "cache is 3; expected True, False or a folder"),
+        ({"target": "gpu", "fallback": True}, "unknown target 'gpu'; expected cpu"),
+        ({"cache": 3, "fallback": True}, "cache is 3; expected True, False or a folder"),
         ({"dims": {}}, "there is no option 'dims'"),
     ],
 )

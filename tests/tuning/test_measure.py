@@ -19,7 +19,7 @@ from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model
 from tvm_fusion.measure.isolate import Failed, isolated
 from tvm_fusion.measure.timing import Effort, in_turns, swept
-from tvm_fusion.schedule.contraction.cpu import template as template_cpu
+from tvm_fusion.schedule.contraction.cpu.templates import gemm as template_cpu
 from tvm_fusion.tuning import build_candidates
 from tvm_fusion.tuning.candidate_bench.tensors import Draw
 from tvm_fusion.tuning.measure import Bench, inputs_of

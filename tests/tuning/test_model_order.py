@@ -6,7 +6,7 @@ from tvm.relax import op
 
 from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.schedule.attention.template import Attention
-from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.templates.gemm import CpuContraction
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.tuning.candidates import TILE, VARIANTS, choose
 

@@ -285,7 +285,7 @@ def test_records_of_another_design_space_are_passed_over(tmp_path, bench, config
 
 
 def test_small_spaces_end_before_the_budget(tmp_path, bench, monkeypatch):
-    from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+    from tvm_fusion.schedule.contraction.cpu.templates.gemm import CpuContraction
 
     whole = CpuContraction.configs
     monkeypatch.setattr(CpuContraction, "configs", lambda *args: iter(list(whole(*args))[:5]))

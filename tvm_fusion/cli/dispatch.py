@@ -5,8 +5,8 @@ import contextlib
 import difflib
 import io
 import json
-import math
 import os
+import re
 import signal
 import sys
 import traceback
@@ -20,6 +20,7 @@ from .. import __version__
 from .._interrupt import EXIT_CODE, LINE, raising
 from .._tvm.versions import installed
 from ..errors import UserError
+from ..words import finite
 from .commands import (
     bisect,
     bundle,
@@ -104,7 +105,7 @@ def dispatch(arguments: Sequence[str] | None = None) -> int:
         return DEFECT
     try:
         if options.json:
-            print(json.dumps(_finite(result), indent=1, allow_nan=False))
+            print(json.dumps(finite(result), indent=1, allow_nan=False))
         else:
             command.show(result, _Console(soft_wrap=True))
         sys.stdout.flush()
@@ -157,15 +158,6 @@ def _unread(error: OSError) -> int:
     return 2
 
 
-def _finite(value: Any) -> Any:
-    """Replace infinities and NaN, which JSON lacks, by None."""
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 class _Console(Console):
     """A console that leaves it to :func:`dispatch` what to do when nobody reads."""
 
@@ -197,6 +189,11 @@ class _Parser(argparse.ArgumentParser):
         own.error(message)
 
     def error(self, message: str) -> NoReturn:
+        """Refuse arguments, with the nearest of several choices."""
+        choice = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if choice:
+            near = difflib.get_close_matches(choice[1], re.findall(r"[\w-]+", choice[2]), 1)
+            message += f"; did you mean {near[0]}?" if near else ""
         message = str(UserError(message)).removesuffix(".")  # on one line
         self.exit(2, f"tvm-fusion: {message}; see `{self.prog} --help`.\n")
 

@@ -23,6 +23,11 @@ def add_artifact_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_function_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names one of an artifact's functions."""
+    parser.add_argument("--function", metavar="NAME", help="which function (default: main)")
+
+
 def is_model(path: str) -> bool:
     """Whether a path is a model's, and not an artifact's."""
     return path.endswith(_MODELS) and Path(path).is_file()
@@ -48,3 +53,16 @@ def executable_of(options: argparse.Namespace) -> Executable:
     options.dim = []
     with quiet_log():
         return load(compile(options.artifact, "cpu", config, cache=True))
+
+
+def function_of(options: argparse.Namespace, executable: Executable) -> str:
+    """Return the function that is asked for, or else ``main``, or the first one.
+
+    Raises
+    ------
+    UserError
+        For a name that the artifact does not have.
+    """
+    from ..deploy.runtime.artifact.manifest import main_function
+
+    return executable.function(options.function or main_function(executable.manifest)).name

@@ -171,7 +171,8 @@ def _extents(texts: list[str], dims: Mapping[str, DimRange]) -> dict[str, int]:
             )
         if value not in dims[name]:
             found, allowed = f"--dim {name}={value}", dims[name].sentence
-            raise UserError(found, allowed, "compile it for a wider range")
+            advice = f"compile with --dim {name}={dims[name].with_extent(value).text}"
+            raise UserError(found, allowed, advice if value > 0 else None)
         extents[name] = value
     return extents
 

@@ -8,6 +8,7 @@
 * ``decisions``: verdicts with their reasons; ``registry``: plug-ins by name; ``flags``: options.
 * ``untouched``: functions that no pass changes; ``recursion``: functions that are loops.
 * ``shards``: parts of a tensor that workers hold; ``peer_memory``: memory that they write to.
+* ``operand_axes``: axes of operands that become an axis of a result.
 * ``once``: answers about equal groups; ``progress``: of long operations; ``current_target``: of
   the passes.
 """

@@ -10,7 +10,7 @@ from ..core.names.inherit import inheriting
 from ..core.untouched import is_rewritable, on_rewritable
 from ..signature import DimRange
 from .half.precision import ToHalfPrecision
-from .normalize import NormalizeImport
+from .normalize import NormalizeImport, UnifyExtents
 
 
 def finish(mod: tvm.IRModule, config: FusionConfig, ranges: Mapping[str, DimRange]) -> tvm.IRModule:
@@ -29,7 +29,8 @@ def finish(mod: tvm.IRModule, config: FusionConfig, ranges: Mapping[str, DimRang
         Normalised, each of our functions with a dataflow block.
     """
     to_dataflow = on_rewritable(relax.transform.ConvertToDataflow(min_size=1))
-    passes = [*inheriting(to_dataflow), NormalizeImport()]
+    # Before the first pass that canonicalizes bindings, as ConvertToDataflow does.
+    passes = [*inheriting(UnifyExtents(), to_dataflow), NormalizeImport()]
     if config.precision != "fp32":
         wide = bool(config.wide_residuals)
         passes += inheriting(ToHalfPrecision(config.precision, config.half_io, wide))

@@ -25,6 +25,7 @@ from .finish import finish
 from .onnx_model import file as onnx_file
 from .onnx_model.constants import bind_inputs
 from .onnx_model.graph import opsets_of, subgraphs, with_standard_opset
+from .onnx_model.order import in_order
 from .onnx_model.rewrite import inline_functions, without_optionals
 from .onnx_model.sequences import element_type, known_lengths, length_option, with_elements
 from .onnx_model.types import dtype_name, infer_types
@@ -168,6 +169,7 @@ def from_model_proto(model: onnx.ModelProto, config: FusionConfig) -> Imported:
 def _decoded(model: onnx.ModelProto, config: FusionConfig, source: str) -> Imported:
     """Import a model; protobuf gives texts that are no UTF-8 as bytes."""
     try:
+        model = in_order(model)
         check_names(model, source)
         return _import(model, config, source)
     except Exception as error:  # guard: raised again, unless the model explains it

@@ -2,7 +2,7 @@
 
 * ``fuse``: the pass; ``planning/``: merges, partition, plan; ``apply``: its groups in the IR.
 * ``claims``: what templates answer; ``refusals``: their sentences; ``reshapes``: which need no
-  kernel; ``concat_parts``: operands of concatenations that are written in place.
+  kernel.
 * ``cost``: the roofline; ``features``, ``fitted``: coefficients of measured devices; ``estimate``:
   of a whole function; ``describe``: for the manifest.
 * ``database/``: measured alternatives and configurations; ``profile``: the planner's questions.

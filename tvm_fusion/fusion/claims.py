@@ -11,17 +11,54 @@ from ..core.contract.template import Ban, Claim, Refusal, Template
 from ..core.contract.templates import templates
 from ..core.decisions import Decision, record
 from ..core.names.source import joined, names_of
+from ..core.tir.loops import constant
 from ..device import Device, device_of
 from ..ecg.graph import Operator, Value
 from ..ecg.legalization.legalize import remembering_legalizations
+from ..ecg.mapping_types.table import MappingType
 from ..program.group import Group
 from ..program.layouts import Layout, layout_for
 from ..program.variant import unique, variant
-from .concat_parts import free, is_stored_by_parts
 from .cost import CostModel, Estimate
 from .profile import Profile, ProfiledGroup, current_profile
 from .refusals import RefusedByAll
 from .reshapes import is_view
+
+
+def _is_stored_by_parts(op: Operator) -> bool:
+    """Whether kernels of reductions, such as convolutions, compute each input for it alone.
+
+    :mod:`tvm_fusion.deploy.memory.concat_parts` lets them do so. What maps alone compute is rather
+    computed by the kernel that joins it.
+    """
+    if op.record is None or op.record.name != "relax.concat":
+        return False
+    values = (*op.tensors, *op.results)
+    is_static = all(constant(d) is not None for value in values for d in value.shape)
+    is_once = len(set(op.tensors)) == len(op.tensors) > 1
+    return is_static and is_once and all(map(_is_reduced, op.tensors))
+
+
+def _free(claim: Claim) -> Claim:
+    """Price a claim as nothing: what it promises others do."""
+    return replace(claim, launches=0, bytes=0, flops=0, priced_flops=0, laid_out=None)
+
+
+def _is_reduced(value: Value) -> bool:
+    """Whether a value that is read once comes from a reduction, through maps of it."""
+    op = value.producer
+    if op is None or op.is_opaque or is_view(op):
+        return False
+    while op.type is not MappingType.MANY_TO_MANY:
+        if value.leaves or len(value.consumers) != 1 or op.type is MappingType.OPAQUE:
+            return False
+        before = [v for v in op.tensors if not v.is_parameter and v.producer is not None]
+        if len(before) != 1:
+            return False
+        (value,) = before
+        op = value.operator
+    return not value.leaves and len(value.consumers) == 1
+
 
 NOISE = 0.02  # of measured times: what is closer is a tie, of which the model decides
 FAR = 3.0  # times what the model says of another template, beyond which it is not measured
@@ -78,7 +115,7 @@ class ClaimBook:
             return known
         found = replace(known, group=group, laid_out=self._in_layouts(group))
         if self.device.kind == "llvm" and len(group.members) == 1:
-            return free(found) if is_stored_by_parts(group.members[0]) else found
+            return _free(found) if _is_stored_by_parts(group.members[0]) else found
         return found
 
     def measured_best(self, claim: Claim) -> Claim:

@@ -153,11 +153,11 @@ def peer_sum(
     ----------
     shape, dtype
         Of what is added up.
-    size : int
+    size
         Workers.
     form : {"sum", "residual", "norm"}
         What is computed: the sum; with a float32 residual; and the RMS norm of both.
-    epsilon : float
+    epsilon
         Of the norm.
 
     Returns

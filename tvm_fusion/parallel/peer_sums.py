@@ -48,7 +48,7 @@ class PeerSums:
 
     Parameters
     ----------
-    size : int
+    size
         Workers.
     """
 

@@ -44,17 +44,10 @@ class Restart(Exception):
 
 @dataclass(frozen=True)
 class Product:
-    """A product of which each worker computes a part.
+    """A product of which each worker computes a part."""
 
-    Attributes
-    ----------
-    name : str
-        Of its weight.
-    weight_bytes, flops : float
-        Of the whole product.
-    """
-
-    name: str
+    name: str  # of its weight
+    # Of the whole product.
     weight_bytes: float
     flops: float
 
@@ -67,7 +60,7 @@ class Collective:
     ----------
     kind : {"allreduce", "allgather"}
         What it does.
-    nbytes : float
+    nbytes
         Of the whole tensor.
     """
 
@@ -77,20 +70,11 @@ class Collective:
 
 @dataclass
 class Region:
-    """Weights and inputs that are split together, or not at all.
+    """Weights and inputs that are split together, or not at all."""
 
-    Attributes
-    ----------
-    products : list of Product
-        In all functions.
-    collectives : list of Collective
-        What splitting them costs.
-    roles : dict of str to str
-        By name of each weight, how it is split: its columns, rows or heads.
-    """
-
-    products: list[Product] = field(default_factory=list)
-    collectives: list[Collective] = field(default_factory=list)
+    products: list[Product] = field(default_factory=list)  # in all functions
+    collectives: list[Collective] = field(default_factory=list)  # what splitting them costs
+    # By name of each weight, how it is split: its columns, rows or heads.
     roles: dict[str, str] = field(default_factory=dict)
 
 
@@ -99,9 +83,9 @@ class Plan:
 
     Parameters
     ----------
-    size : int
+    size
         Workers.
-    roles : mapping of str to str
+    roles
         By pattern of weights' names, one of :data:`tvm_fusion.config.ROLES`; the first that fits
         counts.
     names : mapping of int to str

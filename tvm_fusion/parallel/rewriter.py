@@ -27,17 +27,17 @@ class Rewriter:
 
     Parameters
     ----------
-    plan : Plan
+    plan
         Read, and added to.
-    builder : BlockBuilder
+    builder
         Of the new module.
-    rank : int
+    rank
         The worker.
-    bounds : mapping of str to int
+    bounds
         The largest extents of symbolic dimensions, at which tensors are priced.
-    slices : dict
+    slices
         Parts of constants made so far for this worker.
-    written : mapping of Var to str
+    written
         Inputs that the function writes to, and may be split, by their names.
     """
 

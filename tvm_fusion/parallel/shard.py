@@ -70,23 +70,13 @@ _PERMUTE = ir.Op.get("relax.permute_dims")
 
 @dataclass(frozen=True)
 class Sharded:
-    """A model for several workers.
+    """A model for several workers."""
 
-    Attributes
-    ----------
-    parts : list of Imported
-        By rank, what each worker computes, with shapes of its parts.
-    shards : dict of str to dict
-        By function, ``inputs`` and ``outputs`` that are split, as the manifest has them.
-    sentences : list of str
-        What is split, and why.
-    twins : list of dict of int to GenericConst
-        By rank, by hash of each constant of the first worker's, the one in its place.
-    """
-
-    parts: list[Imported]
+    parts: list[Imported]  # by rank, what each worker computes, with shapes of its parts
+    # By function, ``inputs`` and ``outputs`` that are split, as the manifest has them.
     shards: dict[str, dict[str, Any]]
-    sentences: list[str]
+    sentences: list[str]  # what is split, and why
+    # By rank, by hash of each constant of the first worker's, the one in its place.
     twins: list[dict[int, Any]]
 
 
@@ -101,15 +91,15 @@ def shard(
 
     Parameters
     ----------
-    imported : Imported
+    imported
         The whole model.
-    size : int
+    size
         Workers.
-    roles : mapping of str to str
+    roles
         By pattern of weights' names, one of :data:`tvm_fusion.config.ROLES`.
-    writes : mapping of str to str
+    writes
         Inputs that functions write to, with the outputs that they hold.
-    device : Device
+    device
         Of each worker, for prices.
 
     Raises

@@ -28,9 +28,9 @@ def reshaped(before: Sequence[Any], after: Sequence[Any], shard: Shard, size: in
     ----------
     before, after : sequence of int or PrimExpr
         Shapes of the whole tensor.
-    shard : Shard
+    shard
         Of the tensor before.
-    size : int
+    size
         Workers.
 
     Returns

@@ -53,11 +53,11 @@ class Program:
         """
         return element_of(self.stages, self.outputs[output], indices)
 
-    def prim_func(self, name: str = "main") -> tirx.PrimFunc:
+    def prim_func(self) -> tirx.PrimFunc:
         """Write the program as an unscheduled PrimFunc: one block per stage.
 
         Parameters are the inputs, the scalars, then the outputs. Loops stand one to one with the
         block iterators, in the order ``axes``, ``reduce``.
         """
         params = [*self.inputs, *self.scalars, *self.outputs]
-        return prim_func_of(self.stages, params, self.internal, name)
+        return prim_func_of(self.stages, params, self.internal, "main")

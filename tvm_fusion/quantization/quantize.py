@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import itertools
 import logging
-import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,28 +16,13 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ..config import unknown_name
-from ..errors import UserError
+from ..errors import UserError, unknown_name
 from ..frontend.onnx_model import file as onnx_file
+from ..frontend.onnx_model.order import in_order
 from ..frontend.program_file import is_program_file
 from ..frontend.quiet import quiet_importer
+from .layer_errors import layer_errors
 from .samples import inputs_of, read_samples
-
-# A result of the model that is quantized is renamed before its QuantizeLinear.
-_RENAMED = "_QuantizeLinear_Input"
-_DEQUANTIZED = "_DequantizeLinear_Output"
-
-
-@dataclass(frozen=True)
-class LayerError:
-    """What quantization changes in the result of a node."""
-
-    # The node's name (of its output where it has none), and its ONNX operator.
-    node: str
-    operator: str
-    # Root of the squares' sum of the differences, over that of the float values: what all layers up
-    # to this one have changed.
-    error: float
 
 
 def reader(samples: Sequence[Mapping[str, np.ndarray]]) -> Any:
@@ -53,82 +37,6 @@ def reader(samples: Sequence[Mapping[str, np.ndarray]]) -> Any:
             return None if sample is None else dict(sample)
 
     return Reader()
-
-
-def layer_errors(
-    plain: Path, made: Path, samples: Sequence[Mapping[str, np.ndarray]]
-) -> tuple[list[LayerError], dict[str, float]]:
-    """Run both models.
-
-    Returns
-    -------
-    layers : list of LayerError
-        Of the nodes that both have, the largest error first.
-    outputs : dict of str to float
-        Errors of the results.
-    """
-    float_model, quantized = onnx.load(plain), onnx.load(made)
-    results = [output.name for output in float_model.graph.output]
-    there = {name: node for node in quantized.graph.node for name in node.output}
-    pairs: dict[str, str] = {}
-    nodes: dict[str, onnx.NodeProto] = {}
-    for node in float_model.graph.node:
-        for name in node.output[:1]:
-            renamed = f"{name}{_RENAMED}"
-            if name in there:
-                pairs[name] = renamed if renamed in there else name
-                nodes[name] = there[pairs[name]]
-                if nodes[name].op_type != node.op_type:  # a ReLU that the range replaces
-                    dequantized = f"{name}{_DEQUANTIZED}"
-                    pairs[name] = dequantized if dequantized in there else name
-    pairs |= {name: pairs.get(name, name) for name in results}
-    sessions = _session(float_model, pairs), _session(quantized, {*pairs.values(), *results})
-    squares = {name: np.zeros(2) for name in [*pairs, *results]}
-    of_results = {name: np.zeros(2) for name in results}
-    for sample in samples:
-        expected, found = (_run(session, sample) for session in sessions)
-        for name, other in pairs.items():
-            squares[name] += _squares(expected[name], found[other])
-        for name in results:
-            of_results[name] += _squares(expected[name], found[name])
-    layers = [
-        LayerError(node.name or name, node.op_type, _ratio(squares[name]))
-        for name, node in nodes.items()
-    ]
-    layers.sort(key=lambda layer: -layer.error)
-    return layers, {name: _ratio(sums) for name, sums in of_results.items()}
-
-
-def _session(model: onnx.ModelProto, names: Any) -> Any:
-    """Make a session that returns intermediate results as well."""
-    import onnxruntime
-
-    known = {output.name for output in model.graph.output}
-    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(set(names) - known))
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    # Optimizations would replace the nodes, by ones whose sums saturate on some CPUs.
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-
-
-def _run(session: Any, sample: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, dict(sample)), strict=True))
-
-
-def _squares(expected: np.ndarray, found: np.ndarray) -> np.ndarray:
-    if expected.dtype.kind != "f" or expected.shape != found.shape:
-        return np.zeros(2)
-    difference = found.astype(np.float64) - expected
-    return np.array([np.sum(difference**2), np.sum(expected.astype(np.float64) ** 2)])
-
-
-def _ratio(sums: np.ndarray) -> float:
-    changed, whole = sums
-    return 0.0 if changed == 0 else math.sqrt(changed / whole) if whole else math.inf
 
 
 METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
@@ -221,6 +129,7 @@ def quantize(
         plain, made = Path(folder, "float.onnx"), Path(folder, "quantized.onnx")
         try:
             _write(proto, plain, made, given, method, activations, exclude)
+            onnx.save(in_order(onnx.load(made)), made)
             layers, outputs = layer_errors(plain, made, given[:_COMPARED])
         except Exception as error:  # guard: ONNX Runtime raises types of its own
             lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -251,6 +160,12 @@ def _float_model(path: Path, exclude: Sequence[str]) -> onnx.ModelProto:
             "compile it as it is",
         )
     if not kinds & set(_LAYERS):
+        if inner := sorted({n.op_type for n in _nested(model.graph)} & set(_LAYERS)):
+            raise UserError(
+                f"{path} has its {' and '.join(inner)} in branches and loops alone",
+                "layers in the main graph: ONNX Runtime's quantizer takes no others",
+                "export the model for one case of its condition, or compile it in float",
+            )
         raise UserError(f"{path} has nothing to quantize", f"one of {', '.join(_LAYERS)}")
     names = [node.name for node in model.graph.node]
     for name in exclude:
@@ -263,6 +178,15 @@ def _float_model(path: Path, exclude: Sequence[str]) -> onnx.ModelProto:
         return onnx.version_converter.convert_version(model, _OPSET)
     except Exception as error:  # guard: the converter raises types of its own
         raise UserError(f"{path} is of opset {opset}", f"at least {_OPSET}") from error
+
+
+def _nested(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of branches and of bodies of loops."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*attribute.graphs, attribute.g):
+                yield from inner.node
+                yield from _nested(inner)
 
 
 def _check_place(source: Path, place: Path) -> None:
@@ -296,6 +220,7 @@ def _write(
     # As a file: of a model in memory ONNX Runtime hides what shapes depend on, such as axes.
     onnx.save(model, plain)
     _fold(plain)
+    _separate_biases(plain)
     quant_pre_process(plain, plain, skip_optimization=True, skip_symbolic_shape=True)
     quantize_static(
         plain,
@@ -344,6 +269,32 @@ def _fold(path: Path) -> None:
     options.log_severity_level = 3
     given = options, ["CPUExecutionProvider"]
     ort.InferenceSession(path.read_bytes(), *given, disabled_optimizers=["MatMulAddFusion"])
+
+
+def _separate_biases(path: Path) -> None:
+    """Give layers of one bias copies of it.
+
+    The quantizer does so as well, by a number behind the name: ``conv1d_25`` becomes ``conv1d_252``
+    even where another tensor has that name, and ONNX Runtime refuses the file then.
+    """
+    model = onnx.load(path)
+    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    taken = {name for node in model.graph.node for name in (*node.input, *node.output)} | set(
+        stored
+    )
+    seen: set[str] = set()
+    for node in model.graph.node:
+        if node.op_type not in _LAYERS or len(node.input) < 3 or node.input[2] not in stored:
+            continue
+        bias = node.input[2]
+        if bias in seen:
+            copied = model.graph.initializer.add()
+            copied.CopyFrom(stored[bias])
+            numbered = (f"{bias}_copy_{number}" for number in itertools.count())
+            copied.name = node.input[2] = next(name for name in numbered if name not in taken)
+            taken.add(copied.name)
+        seen.add(bias)
+    onnx.save(model, path)
 
 
 def _float_joins(model: onnx.ModelProto) -> list[str]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 
-from ..config import unknown_name
 from ..core.registry import Registry
+from ..errors import unknown_name
 from .egraph.law import Law
 from .laws import LAWS, allowed
 from .recompose.patterns import PATTERNS
@@ -11,13 +11,13 @@ from .recompose.patterns import PATTERNS
 #: Rules that are passes, and what they write.
 PASSES = {
     "byte_products": "products of quantised tensors multiply bytes",
-    "batch_matmuls": "[x A | y B] = [x, y] [A, B], a product of batches",
+    "batch_matmuls": "[x A | y B] = [x, y] [A, B], a batched product",
     "join_matmuls": "x A, x B = x [A | B]",
     "transposed_phases": "a transposed convolution is a convolution of all phases, on CPUs",
-    "norm_statistics": "norm(x) W = rstd(x) (x W'), of statistics that the product before gives",
+    "norm_statistics": "norm(x) W = rstd(x) (x W'), with statistics from the product before it",
     "rounded_activations": "products with packed weights read activations of int8, on CPUs",
     "peer_sums": "small sums over workers, with residual and norm, are kernels over peers' memory",
-    "weights_along_k": "constant matrices lie along K where tensor cores or GEMV read them so",
+    "weights_along_k": "constant matrices are stored along K where their kernels read along K",
 }
 
 

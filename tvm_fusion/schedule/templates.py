@@ -5,9 +5,9 @@ from ..core.contract.templates import provide
 from .attention.template import Attention
 from .columns.template import ColumnReductions
 from .contraction.back_to_back.template import BackToBackGemm
-from .contraction.cpu.grouped_gemm_template import GroupedGemm
-from .contraction.cpu.norm_gemm_template import NormGemm
-from .contraction.cpu.template import CpuContraction
+from .contraction.cpu.templates.gemm import CpuContraction
+from .contraction.cpu.templates.grouped import GroupedGemm
+from .contraction.cpu.templates.norm import NormGemm
 from .contraction.gpu.grouped_gemm_template import GpuGroupedGemm
 from .contraction.gpu.template import GpuContraction
 from .convolution.depthwise.gpu_template import GpuDepthwise

@@ -225,8 +225,8 @@ class Program:
         self._other = [a for a in made.arguments if a.index not in bound]
         self._written = [(i, a) for i, a in enumerate(self._other) if a.name in made.in_place]
         self._is_never_empty = is_never_empty
-        computed = [r for r in made.results if isinstance(r, Computed) and r.axes is None]
-        is_all = len(computed) == len(made.results)
+        computed = [r for r in made.results if isinstance(r, Computed)]
+        is_all = computed == list(made.results) == [Computed(r.position) for r in computed]
         self._order = [result.position for result in computed] if is_all else None
         self._bound: tuple[list[int], Function, Unchecked | None] | None = None
 
@@ -244,7 +244,8 @@ class Program:
             for place, argument in self._written:
                 _write_back(arguments[argument.index], inputs[place], argument)
             for index, position in self._made.copies.items():
-                arguments[index].copy_(outputs[position])
+                written, output = arguments[index], outputs[position]
+                written.copy_(torch.view_as_complex(output) if written.is_complex() else output)
         if self._order is not None:
             return [outputs[position] for position in self._order]
         return [self._result(one, arguments, outputs, extents) for one in self._made.results]
@@ -273,6 +274,7 @@ class Program:
     ) -> Any:
         if isinstance(result, Computed):
             tensor = outputs[result.position]
+            tensor = torch.view_as_complex(tensor) if result.is_complex else tensor
             return tensor if result.axes is None else tensor.permute(result.axes)
         if isinstance(result, Given):
             return arguments[result.index]
@@ -283,10 +285,14 @@ class Program:
 
 
 def _in_memory_order(tensor: torch.Tensor, argument: Argument) -> torch.Tensor:
-    """View a tensor with its axes as they lie in memory; copy it where that is not dense."""
+    """View a tensor with its axes as they lie in memory; copy it where that is not dense.
+
+    A complex one becomes a real one with a last axis of two.
+    """
     if argument.order is not None:
         tensor = tensor.permute(argument.order)
-    return tensor.contiguous()
+    tensor = tensor.contiguous()
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _is_dense(value: torch.Tensor) -> bool:
@@ -298,6 +304,7 @@ def _write_back(tensor: torch.Tensor, written: torch.Tensor, argument: Argument)
     """Copy what was written into a copy of an argument."""
     if tensor.data_ptr() != written.data_ptr():
         order = argument.order
+        written = torch.view_as_complex(written) if tensor.is_complex() else written
         tensor.copy_(written if order is None else written.permute(inverse(order)))
 
 

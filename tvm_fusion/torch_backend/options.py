@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..config import FusionConfig, configure, unknown_name
-from ..errors import UserError
+from ..config import FusionConfig, configure
+from ..device import parse
+from ..errors import UserError, unknown_name
 
 # What the backend finds out by itself, or what names inputs, of which a graph of dynamo has others.
 _NOT_TAKEN = ("dims", "constants", "static_inputs", "in_place")
@@ -52,6 +53,10 @@ class BackendOptions:
         for name in ("freeze", "fallback"):
             if not isinstance(own.get(name, False), bool):
                 raise UserError(f"{name} is {own[name]!r}", "True or False")
+        if own.get("target") is not None:
+            parse(own["target"])
+        if not isinstance(own.get("cache", True), (bool, str, Path)):
+            raise UserError(f"cache is {own['cache']!r}", "True, False or a folder")
         config = configure(FusionConfig(), others)
         if config.profile is not None or config.dump is not None:
             own.setdefault("cache", False)

@@ -49,6 +49,7 @@ class Computed:
 
     position: int
     axes: tuple[int, ...] | None = None
+    is_complex: bool = False  # the output is real, with a last axis of two
 
 
 @dataclass(frozen=True)
@@ -329,7 +330,8 @@ def _results(
                 moved = value if order is None else _permuted(graph, value, order)
                 outputs[value] = moved, len(outputs)
             axes = None if order is None else inverse(order)
-            results.append(Computed(outputs[value][1], axes))
+            is_complex = value.meta["val"].is_complex()
+            results.append(Computed(outputs[value][1], axes, is_complex))
     return results, [moved for moved, _ in outputs.values()]
 
 

@@ -63,6 +63,8 @@ def test_profile_launches_the_kernels_of_a_graph_one_by_one(loaded):
         assert all(row["us"] == pytest.approx(1, rel=1e-3) for row in profile["rows"])
         assert {row["dtype"] for row in profile["rows"]} == {"float16", "float32"}
         assert profile["launched_us"] > 0
+        assert profile["streamed_us"] > 0
+        assert profile["gaps_us"] is None  # events make gaps
         assert (profile["clock"], profile["threads"]) == ("cuda events", 0)
         assert profile["device"] != device
         assert profile["rates"]["peak_from"] == "published"

@@ -83,6 +83,12 @@ def test_the_largest(dtype):
             np.testing.assert_array_equal(one.astype("float64"), other)
 
 
+def test_the_largest_keep_the_sign_of_zero():
+    x = np.array([[0.0, -0.0, -1.0, -0.0, 0.0]], "float32")
+    (found,) = run(x, main=largest("both"))
+    np.testing.assert_array_equal(np.signbit(found[0]), [[False, True, True, False]])
+
+
 def largest(parts):
     return lambda v: relax.op.topk(v, 4, 1, parts, True, "int32")
 

@@ -18,7 +18,7 @@ def clocks(at: np.ndarray, size: int) -> tuple[int, int]:
     ----------
     at : array of int
         Byte addresses of a wave's active lanes.
-    size : int
+    size
         Bytes of a lane.
     """
     words = max(size // 4, 1)

@@ -96,22 +96,22 @@ class Span:
 
     Attributes
     ----------
-    first, last : int
+    first, last
         Addresses of the first and of the last one.
-    turns : float
+    turns
         Of a wave.
-    clocks : dict of str to float
+    clocks
         By kind.
-    instructions : dict of str to float
+    instructions
         How many, by kind.
-    lds_clocks, lds_ideal : float
+    lds_clocks, lds_ideal
         Of the LDS that the waves of a compute unit share, with conflicts and without; 0 unless the
         launch counted them.
-    bytes : float
+    bytes
         Of global memory, loaded and stored, of all lanes.
-    narrow_loads : float
+    narrow_loads
         Of those, loads of two bytes or one.
-    waits : tuple of (float, float, float)
+    waits
         Waits for global loads in their order: the clocks that the wave has issued from the first
         instruction to the load, those to the wait, both once through all, and how often.
     """
@@ -138,9 +138,9 @@ def loops(launch: Launch, arch: str) -> list[Span]:
 
     Parameters
     ----------
-    launch : Launch
+    launch
         What :func:`run` returned, with ``clocks=True`` for those of LDS.
-    arch : str
+    arch
         ``gfx942``.
     """
     spans = set()

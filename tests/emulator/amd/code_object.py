@@ -21,13 +21,13 @@ class Descriptor:
 
     Attributes
     ----------
-    entry : int or str
+    entry
         Address or label of its first instruction.
-    shared_bytes, scratch_bytes : int
+    shared_bytes, scratch_bytes
         Of a block, of a thread.
-    rsrc2 : int
+    rsrc2
         The register COMPUTE_PGM_RSRC2: which identifiers lie in scalar registers.
-    user_registers : int
+    user_registers
         Bits that say what the first scalar registers hold (``kernel_code_properties``).
     """
 
@@ -48,7 +48,7 @@ class CodeObject:
 
     Parameters
     ----------
-    data : bytes
+    data
         An ELF image.
 
     Raises
@@ -60,7 +60,7 @@ class CodeObject:
     ----------
     arch : str
         ``gfx942``.
-    text : str
+    text
         Its instructions, as llvm-objdump writes them.
     memory : array of uint8
         The segments, at their addresses.

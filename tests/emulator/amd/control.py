@@ -30,9 +30,9 @@ def control_step(inst: Instruction, place: dict[int | str, int], base: int) -> S
 
     Parameters
     ----------
-    place : dict
+    place
         Numbers of instructions by address and by label.
-    base : int
+    base
         Where address 0 of the text lies in memory.
     """
     name = inst.name

@@ -67,11 +67,11 @@ def disassemble(code: bytes, arch: str, address: int) -> str:
 
     Parameters
     ----------
-    code : bytes
+    code
         Of a section.
-    arch : str
+    arch
         ``gfx942``.
-    address : int
+    address
         Of the section.
     """
     context, at, lines = _context(arch), 0, []

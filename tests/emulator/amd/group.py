@@ -31,9 +31,9 @@ class Group:
     ----------
     ids : array of int
         The waves' numbers in the machine.
-    lanes : int
+    lanes
         Of a wave.
-    vectors, accumulators : int
+    vectors, accumulators
         How many registers of a lane the program names.
     """
 

@@ -31,17 +31,17 @@ class Launch:
 
     Parameters
     ----------
-    kernel : str
+    kernel
         Its name.
-    steps : sequence of Step
+    steps
         The code.
-    addresses : dict of int to int
+    addresses
         From addresses to numbers of steps.
-    regions : Regions
+    regions
         Device memory.
-    lanes : int
+    lanes
         Of a wave.
-    granules : dict of str to int
+    granules
         The smallest access to ``global`` memory and to ``lds``, in bytes.
     """
 
@@ -68,13 +68,13 @@ class Machine:
 
     Parameters
     ----------
-    launch : Launch
+    launch
         What they belong to.
     blocks : array of int
         Their numbers in the grid.
-    waves : int
+    waves
         Of a block.
-    lds, scratch : int
+    lds, scratch
         Bytes of a block, of a lane.
     """
 

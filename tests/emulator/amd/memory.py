@@ -28,9 +28,9 @@ class Bytes:
 
     Parameters
     ----------
-    start, size : int
+    start, size
         In this process.
-    held : object
+    held
         What owns the memory.
     """
 
@@ -67,7 +67,7 @@ class Regions:
 
     Parameters
     ----------
-    regions : iterable of (int, int, str)
+    regions
         Address, size, name.
     """
 

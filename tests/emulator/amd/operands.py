@@ -40,11 +40,11 @@ class Source:
 
     Attributes
     ----------
-    value : callable
+    value
         ``(group) -> array``.
-    undefined : callable
+    undefined
         ``(group) -> array`` of unsigned integers of the value's width: bits that nothing wrote.
-    registers : tuple of int
+    registers
         Numbers of what is read.
     """
 
@@ -75,13 +75,13 @@ def source(text: str, kind: str, at: int, inst: Instruction, half: int | None = 
 
     Parameters
     ----------
-    text : str
+    text
         As the instruction names it.
-    kind : str
+    kind
         The type that it is read as.
-    at : int
+    at
         Its number among the sources.
-    half : int, optional
+    half
         Which 16 bits of a register, if the instruction says so elsewhere.
     """
     name, negated, absolute, extended = strip(text)
@@ -217,9 +217,9 @@ class Target:
 
     Attributes
     ----------
-    write : callable
+    write
         ``(group, value, undefined or None, lanes or None)``; without ``lanes`` the active ones.
-    registers : tuple of int
+    registers
         Numbers of what is written.
     """
 
@@ -232,9 +232,9 @@ def target(text: str, kind: str, inst: Instruction, keeps_half: bool, half: int 
 
     Parameters
     ----------
-    keeps_half : bool
+    keeps_half
         Whether a result of 16 bits leaves the other half of the register, which else becomes 0.
-    half : int or None
+    half
         Where the result goes, if the instruction says so elsewhere.
     """
     held = registers(text)

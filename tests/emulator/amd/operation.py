@@ -11,14 +11,14 @@ class Operation:
 
     Attributes
     ----------
-    result : str
+    result
         Type of the destination; ``mask`` for a bit a lane.
-    sources : tuple of str
+    sources
         Types; ``mask`` for a bit a lane of scalar registers, ``dst`` in front of a type for the
         destination's old value.
-    function : callable
+    function
         Of arrays.
-    undefined : callable or None
+    undefined
         ``(values, undefined bits) -> undefined bits``; None: any undefined bit spoils the result.
     """
 

@@ -27,11 +27,11 @@ class Program:
 
     Attributes
     ----------
-    steps : list of Step
+    steps
         In order.
-    place : dict
+    place
         Numbers of steps by address and by label.
-    granules : dict of str to int
+    granules
         The smallest accesses, in bytes.
     """
 

@@ -29,9 +29,9 @@ class Shadow:
 
     Parameters
     ----------
-    size : int
+    size
         Bytes.
-    granule : int
+    granule
         Bytes that share an entry; accesses that do not begin at one make it smaller.
     """
 
@@ -88,7 +88,7 @@ class Shadow:
         ----------
         changed : array of bool
             For each access, whether its value differs from what is there.
-        atomic : bool
+        atomic
             Whether they are atomic operations.
         """
         entries = self._entries(at, size)

@@ -60,24 +60,24 @@ def run(
 
     Parameters
     ----------
-    code : bytes or str
+    code
         A code object, or the assembly that TVM's ``inspect_source("asm")`` gives.
-    kernel : str
+    kernel
         Name of the device function.
-    grid, block : sequence of int
+    grid, block
         Blocks, and threads of a block: x, y, z.
-    arguments : bytes or sequence
+    arguments
         Arrays, whose address is passed, and numpy scalars; or the packed arguments.
-    dynamic_lds : int
+    dynamic_lds
         Bytes behind the LDS that the kernel declares.
-    memory : iterable of (int, int), optional
+    memory
         Addresses and sizes of what else the kernel may access. With packed arguments and without
         it, that is the mappings of this process that the arguments point into.
-    reverse : bool
+    reverse
         Whether waves come in reverse order, where that makes a difference.
-    clocks : bool
+    clocks
         Whether LDS bank conflicts are counted.
-    blocks : sequence of int, optional
+    blocks
         Numbers of those blocks of the grid that run, x the fastest; all of them by default.
 
     Returns

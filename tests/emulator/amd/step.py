@@ -14,9 +14,9 @@ class Processor:
 
     Attributes
     ----------
-    arch : str
+    arch
         ``gfx942``.
-    lanes : int
+    lanes
         Of a wave.
     """
 
@@ -35,13 +35,13 @@ class Step:
 
     Attributes
     ----------
-    inst : Instruction
+    inst
         Where it came from.
-    run : callable
+    run
         ``(group) -> None``.
-    reads, writes : frozenset of int
+    reads, writes
         Numbers of registers.
-    goes_to : int, optional
+    goes_to
         Number of the step that a branch goes to.
     """
 

@@ -23,17 +23,17 @@ class Instruction:
 
     Attributes
     ----------
-    name : str
+    name
         The mnemonic without its encoding: ``v_add_f32``.
-    encoding : str
+    encoding
         ``e32``, ``e64``, ``dpp``, ``sdwa``, ``e64_dpp`` or nothing.
-    operands : tuple of str
+    operands
         As they are written.
-    modifiers : dict of str to str
+    modifiers
         ``{"offset": "16", "clamp": ""}``.
-    text : str
+    text
         The whole.
-    address : int
+    address
         In the code object; of assembly four times its number.
     """
 

@@ -25,17 +25,17 @@ class Operation:
 
     Attributes
     ----------
-    counter : str
+    counter
         Which one it counts in.
     order : array of int
         For each wave its number in that counter; 0 if it is not the wave's.
-    registers : tuple of int
+    registers
         What it writes.
-    ordered : bool
+    ordered
         Whether it ends after those before it.
-    accesses : list of tuple
+    accesses
         Shadow, offsets, size, waves, whether it writes, whether it is atomic.
-    text : str
+    text
         The instruction.
     """
 

@@ -47,7 +47,8 @@ def test_resolve_by_either_name():
     chosen, unbound = table.resolve({"batch size": 4})
     assert chosen == {"batch_size": 4}
     assert [dim.name for dim in unbound] == ["seq"]
-    assert unbound_advice(unbound) == "give --dim seq=VALUE or seq=LOW..HIGH"
+    told = unbound_advice(unbound)
+    assert told == "give --dim seq=VALUE or seq=LOW..HIGH, in Python dims={...}"
     assert table.resolve({"batch_size": 4})[0] == chosen
 
 

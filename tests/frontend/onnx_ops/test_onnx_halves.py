@@ -62,10 +62,17 @@ def model_of(dtype, operators=OPERATORS):
         if name == "ReduceLogSum":
             source = "size"
             nodes.append(helper.make_node("Abs", ["x"], [source]))
-        nodes.append(helper.make_node(name, [source], [name.lower()], **attributes))
+        more = ["ones", "zeros"] if name == "InstanceNormalization" else []
+        nodes.append(helper.make_node(name, [source, *more], [name.lower()], **attributes))
         outputs.append(helper.make_tensor_value_info(name.lower(), element, None))
     given = helper.make_tensor_value_info("x", element, SHAPE)
-    graph = helper.make_graph(nodes, "halves", [given], outputs)
+    channels = {"ones": np.ones(SHAPE[1]), "zeros": np.zeros(SHAPE[1])}
+    weights = [
+        numpy_helper.from_array(array.astype(HALVES[dtype]), name)
+        for name, array in channels.items()
+        if "InstanceNormalization" in operators
+    ]
+    graph = helper.make_graph(nodes, "halves", [given], outputs, weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
     model.ir_version = 9
     return model
@@ -102,12 +109,19 @@ def test_norms_are_rounded_once(program, size):
         assert np.abs(got).max() > 0, name
 
 
-POWERS = ("ReduceL2", "LpPool", "LpNormalization", "MeanVarianceNormalization", "LRN")
+POWERS = {
+    name: OPERATORS[name]
+    for name in ("ReduceL2", "LpPool", "LpNormalization", "MeanVarianceNormalization", "LRN")
+}
+POWERS["InstanceNormalization"] = (
+    {},
+    lambda x: (x - x.mean(2, keepdims=True)) / np.sqrt(x.var(2, keepdims=True) + 1e-5),
+)
 
 
 @pytest.fixture(scope="module")
 def powers(tmp_path_factory):
-    model = model_of("bfloat16", {name: OPERATORS[name] for name in POWERS})
+    model = model_of("bfloat16", POWERS)
     return tvm_fusion.load(
         tvm_fusion.compile(model).export(tmp_path_factory.mktemp("powers") / "m")
     )
@@ -119,7 +133,7 @@ def test_squares_of_bfloat16_leave_the_range_of_float32(powers, size):
     x[:, :, ::2] *= -1
     found = powers.run({"x": x})
     for name in POWERS:
-        want = OPERATORS[name][1](x.astype(np.float64))
+        want = POWERS[name][1](x.astype(np.float64))
         got = found[name.lower()].astype(np.float64)
         assert (np.abs(got - want) <= 2.0**-7 * np.abs(want).max()).all(), name
 

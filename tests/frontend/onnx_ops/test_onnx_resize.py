@@ -3,6 +3,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import tvm_fusion
+from tvm_fusion.config import FusionConfig
+from tvm_fusion.frontend import import_model
 from tvm_fusion.signature import DimRange
 
 pytestmark = pytest.mark.slow_beyond(4)
@@ -94,11 +96,59 @@ def test_common_resizes_stay_one_operator(onnx_model, operators):
     assert operators(import_model(model).mod["main"]) == ["image.resize2d"]
 
 
-def test_computed_scales_are_refused(refuses):
-    text = refuses(
-        "Resize", {"x": (F32, [1, 1, 4, 4]), "r": (F32, [0]), "s": (F32, [4])}, {"y": (F32, None)}
-    )
-    assert "operator Resize whose scales are computed; bind r, s with --constant r=VALUE" in text
+@pytest.mark.parametrize("given", ["scales", "sizes"])
+def test_inputs_of_the_model(onnx_model, run, onnxruntime_run, given):
+    """Images and channels stay as many; the product reads them."""
+    inputs = ["x", "", "s"] if given == "scales" else ["x", "", "", "s"]
+    nodes = [
+        helper.make_node("Resize", inputs, ["up"], mode="linear"),
+        helper.make_node("Conv", ["up", "k"], ["y"]),
+    ]
+    dtype = F32 if given == "scales" else "int64"
+    shapes = {"x": (F32, [1, 2, 4, "w"]), "s": (dtype, [4])}
+    k = {"k": np.random.default_rng().standard_normal((3, 2, 1, 1), dtype=F32)}
+    model = onnx_model(nodes, shapes, {"y": (F32, None)}, k)
+    mod = import_model(model, FusionConfig(dims={"w": DimRange(1, 8)})).mod
+    for w, new in ((5, (1, 1, 2, 1.5)), (8, (1, 1, 0.5, 3))):
+        x = np.random.default_rng().standard_normal((1, 2, 4, w), dtype=F32)
+        s = f32(*new) if given == "scales" else np.multiply(new, x.shape).astype("int64")
+        (wanted,) = onnxruntime_run(model, x=x, s=s)
+        np.testing.assert_allclose(run(mod, x, s), wanted, rtol=1e-4, atol=1e-5)
+
+
+BY_SCALE = {"coordinate_transformation_mode": "asymmetric"}
+
+
+@pytest.mark.parametrize(
+    ("have", "want", "attrs"),
+    [
+        (14, 19, {}),  # 6.5000005, which is a half
+        (6, 14, {**BY_SCALE, "nearest_mode": "floor"}),
+        (
+            7,
+            2,
+            {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "round_prefer_ceil"},
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_symbolic", [False, True])
+def test_nearest_as_float32_rounds(
+    onnx_model, run, onnxruntime_run, have, want, attrs, is_symbolic
+):
+    """In exact arithmetic some elements are those beside ONNX Runtime's."""
+    node = helper.make_node("Resize", ["x", "", "", "s"], ["y"], mode="nearest", **attrs)
+    model = onnx_model([node], {"x": (F32, ["n"])}, {"y": (F32, None)}, {"s": np.array([want])})
+    dims = {"n": DimRange(1, 32) if is_symbolic else have}
+    x = np.arange(have, dtype=F32)
+    found = run(import_model(model, FusionConfig(dims=dims)).mod, x)
+    np.testing.assert_array_equal(found, onnxruntime_run(model, x=x)[0])
+
+
+def test_an_extent_that_float32_rounds_up(agrees):
+    """0.7 of 20 is 14 in float32, and 13 by ONNX's inference."""
+    inputs = {"x": np.arange(20, dtype=F32), "_roi": None, "s": f32(0.7)}
+    (y,) = agrees("Resize", inputs, {"y": F32}, constants=["s"], mode="nearest")
+    assert y.shape == (14,)
 
 
 def test_to_the_symbolic_extents_of_another_level(onnx_model, rng, tmp_path):

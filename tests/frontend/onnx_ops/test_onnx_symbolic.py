@@ -179,6 +179,34 @@ GRAPHS = {
         {"n": DimRange(5, 33)},
         [{"n": 5}, {"n": 8}, {"n": 33}],
     ),
+    "two_halves": (
+        18,
+        """g (float[n, m] x) => (float[a, b] y, float[c, d] z)
+        <int64[1] one = {1}, int64[1] two = {2}> {
+          s = Shape(x) m = Slice(s, one, two) h = Div(m, two) r = Sub(m, h)
+          parts = Concat<axis = 0>(h, r) y, z = Split<axis = 1>(x, parts) }""",
+        {"n": DimRange(1, 8), "m": DimRange(1, 8)},
+        [{"n": 1, "m": 1}, {"n": 3, "m": 7}, {"n": 8, "m": 8}],
+    ),
+    "positions_in_floating_point": (
+        18,
+        """g (float[n, 4] x) => (float[a, b] y)
+        <int64 zero = {0}, float none = {0}, float step = {1}, int64[1] axis = {1}> {
+          s = Shape(x) n = Gather(s, zero) f = Cast<to = 1>(n) r = Range(none, f, step)
+          p = Div(r, f) c = Unsqueeze(p, axis) y = Add(x, c) }""",
+        {"n": DimRange(1, 32)},
+        [{"n": 1}, {"n": 7}, {"n": 32}],
+    ),
+    "scales_of_two_shapes": (
+        18,
+        """g (float[1, 2, h] x) => (float[a, b, c] y) {
+          p = AveragePool<kernel_shape = [4], strides = [4]>(x) s = Shape(x) q = Shape(p)
+          f = Cast<to = 1>(s) g = Cast<to = 1>(q) r = Div(f, g)
+          y = Resize<mode = "nearest", coordinate_transformation_mode = "asymmetric",
+                     nearest_mode = "floor">(p, , r) }""",
+        {"h": DimRange(8, 128)},
+        [{"h": 9}, {"h": 37}, {"h": 128}],
+    ),
 }
 
 

@@ -354,7 +354,13 @@ def negated_relu():
 
 def test_operators_of_other_namespaces(run, negated_relu):
     x = torch.randn(5)
-    refused(negated_relu, x, match=r"unsupported operators acme\.relu \(1x\)")
+    refused(
+        negated_relu,
+        x,
+        match=r"operators acme\.relu \(1x\) at \S+ line \d+; decompose acme\.relu before "
+        r"compiling: "
+        r"program\.run_decompositions\({torch\.ops\.acme\.relu\.default: function",
+    )
     register("acme::relu")(lambda call: relax.op.negative(relax.op.nn.relu(call.tensor("self"))))
     check(run, [negated_relu, torch.relu], x)
     refused(lambda x: negated_relu(x, 0.5), x, match=r"acme\.relu with alpha=0\.5")

@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 
 import tvm_fusion  # noqa: E402
 from tests.frontend.torch_functions import Function  # noqa: E402
+from tvm_fusion import UserError  # noqa: E402
 
 pad = torch.nn.functional.pad
 
@@ -45,6 +46,10 @@ FUNCTIONS = {
     "rows": lambda x, i: x[i > 1].sum(1) + 1,
     "unique": lambda x, i: torch.unique(i, return_inverse=True, return_counts=True),
     "runs": lambda x, i: torch.unique_consecutive(i, return_inverse=True, return_counts=True),
+    "unique rows": lambda x, i: torch.unique(
+        torch.stack([i, i // 2]), dim=1, return_inverse=True, return_counts=True
+    ),
+    "runs of rows": lambda x, i: torch.unique_consecutive(torch.stack([i, i], 1) // 2, dim=0),
     "bincount": lambda x, i: torch.bincount(i, minlength=2),
     "repeated": lambda x, i: torch.repeat_interleave(x, i, 0),
     "extent": filled,
@@ -91,3 +96,10 @@ def test_padding_by_widths_that_depend_on_extents(tmp_path, name):
         x = torch.randn(length, 6)
         (result,) = executable.run({given: x.numpy()}).values()
         np.testing.assert_array_equal(result, module(x).numpy())
+
+
+def test_a_number_that_may_be_negative_is_no_extent():
+    module = Function(lambda i: torch.arange(i[0].item() + 1))
+    program = torch.export.export(module, (torch.tensor([3]),))
+    with pytest.raises(UserError, match=r"may be negative.*; say that it is not, before: torch._"):
+        tvm_fusion.compile(program, "cpu")

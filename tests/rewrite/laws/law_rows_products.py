@@ -188,6 +188,20 @@ SPECIAL: tuple[Case, ...] = (
     refuses("times_ones", "not_ones", a="n 5", k=np.ones((5, 2))),
     holds("ones_times", a="5 n", k=np.ones((1, 5)), right=lambda a, k: over("sum", 0, True)(a)),
     refuses("ones_times", "not_ones", a="5 n", k=np.full((1, 5), 2.0)),
+    holds(
+        "times_equal_parts",
+        a="n 4",
+        k=np.full((4, 1), 0.25),
+        right=lambda a, k: over("mean", 1, True)(a),
+    ),
+    refuses("times_equal_parts", "not_ones", a="n 4", k=np.full((4, 1), 0.5)),
+    holds(
+        "equal_parts_times",
+        a="4 n",
+        k=np.full((1, 4), 0.25),
+        right=lambda a, k: over("mean", 0, True)(a),
+    ),
+    refuses("equal_parts_times", "not_ones", a="4 n", k=np.full((1, 4), 0.5)),
 )
 
 

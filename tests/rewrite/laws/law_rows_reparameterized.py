@@ -100,6 +100,30 @@ CASES: tuple[Case, ...] = (
         left=lambda a, b: op.add(conv(groups=3)(a, b), a),
     ),
     holds(
+        "add_scaled_identity_to_filters",
+        **OWN,
+        s="3 1 1 const",
+        left=lambda a, b, s: op.add(conv()(a, b), op.multiply(a, s)),
+        right=lambda a, b, s: conv()(
+            a, op.add(b, op.multiply(relax.const(IDENTITY), op.reshape(s, [3, 1, 1, 1])))
+        ),
+        dtypes="float32",
+    ),
+    refuses(
+        "add_scaled_identity_to_filters",
+        "varies",
+        **OWN,
+        s="6 1 const",
+        left=lambda a, b, s: op.add(conv()(a, b), op.multiply(a, s)),
+    ),
+    refuses(
+        "add_scaled_identity_to_filters",
+        "not_constant",
+        **OWN,
+        s="3 1 1",
+        left=lambda a, b, s: op.add(conv()(a, b), op.multiply(a, s)),
+    ),
+    holds(
         "compose_convolutions",
         **POINT_BEHIND,
         left=in_a_row(conv(), conv(padding=0)),

@@ -222,12 +222,15 @@ def between_casts(builder, a, b):
 
 REFUSED = {
     "between_casts": (module(between_casts, *GIVEN), "store them as float16"),
-    "too_small": (module(chain(layer_norm, w2=W2 * np.float16(2**-8)), *GIVEN), "too small"),
-    "too_large": (module(chain(layer_norm, w2=W2 * np.float16(2**15)), *GIVEN), "too large"),
+    "too_small": (
+        module(chain(layer_norm, w2=W2 * np.float16(2**-8)), *GIVEN),
+        "underflows float16",
+    ),
+    "too_large": (module(chain(layer_norm, w2=W2 * np.float16(2**15)), *GIVEN), "overflows or"),
     "few_rows": (with_product(rows=63), "at least 64"),
     "narrow": (with_product(k=96), "multiple of 64"),
     "wide": (with_product(k=2112), "at most 2048"),
-    "odd_columns": (with_product(n=75), "not a multiple of 8"),
+    "odd_columns": (with_product(n=75), "a multiple of 8 columns"),
     "float32": (with_product("float32"), None),
     "no_product_before": (module(of_an_input, tensor(ROWS, K)), "the sum of a product"),
     "read_elsewhere": (module(read_elsewhere, *GIVEN), "readers other than"),

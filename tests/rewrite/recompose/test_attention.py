@@ -194,7 +194,7 @@ def test_scores_beside_a_sink():
     mod, shapes = beside_sink()
     after, (decision,) = recomposed(mod)
     assert decision.verdict == "accepted"
-    assert "2 heads to one of keys, beside a sink" in decision.sentence
+    assert "2 heads to one of keys, with an attention sink" in decision.sentence
     ops = names(after)
     assert [ops.count(x) for x in ("matmul", "concat", "strided_slice")] == [2, 1, 1]
     again, (decision,) = recomposed(after)

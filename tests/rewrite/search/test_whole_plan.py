@@ -113,6 +113,22 @@ def test_surroundings_end_at_the_next_products():
     assert surroundings(func, [func.body.blocks[0].bindings[3].var]).key != around.key
 
 
+def test_surroundings_hold_all_that_is_computed_of_constants():
+    def body(emit, x):
+        w = relax.const(np.zeros((256, 256), "uint8"))
+        for _ in range(40):  # more than operators that are cut out
+            w = emit(op.add(w, w))
+        w = emit(op.astype(w, "float16"))
+        return [emit(op.matmul(x, w)), op.exp(w)]
+
+    func = module(body, tensor(64, 256))["main"]
+    around = surroundings(func, [func.body.blocks[0].bindings[41].var])
+    (block,) = around.mod["main"].body.blocks
+    assert len(block.bindings) == 42
+    assert len(around.mod["main"].params) == 1
+    assert len(around.mod["main"].ret_ty.fields) == 1  # the weight is no result
+
+
 def test_a_step_that_makes_the_whole_slower_is_left_out():
     mod = module(apart, tensor(64, 256))
     whole = Whole(mod, TARGET)

@@ -11,7 +11,7 @@ from tvm import relax, tirx
 
 from tvm_fusion.core.decisions import recording
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.templates.gemm import CpuContraction
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.problem.template import RECOMPUTE_FACTOR
 

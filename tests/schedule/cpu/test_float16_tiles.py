@@ -12,7 +12,7 @@ from tests.schedule.attention.attention_graphs import scaled
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.attention.cpu.tile_config import TileAttentionConfig
 from tvm_fusion.schedule.attention.template import Attention
-from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.templates.gemm import CpuContraction
 
 op = relax.op
 HALF = "float16"

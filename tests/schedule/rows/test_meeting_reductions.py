@@ -26,8 +26,22 @@ def moments(emit, x, y):
     return op.maximum(*sizes)
 
 
+def correlation(emit, x, y):
+    """Its sums meet, and each is behind a mean."""
+    centred = (emit(op.subtract(z, emit(op.mean(z, [-1], True)))) for z in (x, y))
+    return cosine(emit, *centred)
+
+
+def weighed(emit, x, y):
+    """A vector that rows are weighed by makes a matrix-vector product of a sum."""
+    weights = emit(op.strided_slice(y, [0], [0], [1]))
+    e = emit(op.exp(x))
+    total = emit(op.sum(emit(op.multiply(e, weights)), [-1], True))
+    return op.divide(total, emit(op.sum(e, [-1], True)))
+
+
 @pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cuda:sm_90a", "rocm:gfx942"])
-@pytest.mark.parametrize("body", [cosine, moments])
+@pytest.mark.parametrize("body", [cosine, moments, correlation, weighed])
 def test_are_one_kernel(body, target):
     tvm_target = parse(target).tvm_target()
     mod = main_module([tensor("x", 37, 130), tensor("y", 37, 130)], body)
@@ -36,15 +50,27 @@ def test_are_one_kernel(body, target):
 
 
 def test_in_numbers():
+    found, x, y = run(cosine)
+    lengths = np.sqrt((x * x).sum(-1, keepdims=True) * (y * y).sum(-1, keepdims=True))
+    np.testing.assert_allclose(found, (x * y).sum(-1, keepdims=True) / lengths, 0, 1e-6)
+
+
+def test_rows_weighed_by_a_vector_in_numbers():
+    found, x, y = run(weighed)
+    e = np.exp(x)
+    expected = (e * y[:1]).sum(-1, keepdims=True) / e.sum(-1, keepdims=True)
+    np.testing.assert_allclose(found, expected, 0, 1e-6)
+
+
+def run(body):
+    """Run a body on this machine: its result, and its inputs in float64."""
     target = parse("cpu").tvm_target()
     rng = np.random.default_rng()
     x, y = (rng.standard_normal((37, 130)).astype("float32") for _ in range(2))
     pipelines = {"relax_pipeline": "tvm_fusion", "tir_pipeline": "tvm_fusion"}
     with target:
-        mod = main_module([tensor("x", 37, 130), tensor("y", 37, 130)], cosine)
+        mod = main_module([tensor("x", 37, 130), tensor("y", 37, 130)], body)
         built = tvm.compile(mod, target, **pipelines)
     given = map(tvm.runtime.tensor, (x, y))
     found = relax.VirtualMachine(built, tvm.cpu())["main"](*given).numpy()
-    a, b = x.astype("float64"), y.astype("float64")
-    lengths = np.sqrt((a * a).sum(-1, keepdims=True) * (b * b).sum(-1, keepdims=True))
-    np.testing.assert_allclose(found, (a * b).sum(-1, keepdims=True) / lengths, 0, 1e-6)
+    return found, x.astype("float64"), y.astype("float64")

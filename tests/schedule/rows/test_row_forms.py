@@ -77,8 +77,8 @@ def test_the_first_form_is_claimed_and_told(name):
     assert chosen.kernel.split(",")[0].endswith(f"of {config.threads} threads")
     before = [row.name for row in ROWS][: list(CASES).index(name)]
     assert all(sentences[other] for other in before)
-    assert not any(sentences[other].startswith("By rule") for other in before)
-    assert sentences["a block, read again"] in ("", f"By rule, {name} comes first.")
+    assert not any(sentences[other].startswith("The form") for other in before)
+    assert sentences["a block, read again"] in ("", f"The form '{name}' takes precedence.")
 
 
 def test_one_group_of_channels_last_is_read_in_the_order_of_memory():
@@ -114,7 +114,7 @@ def test_two_launches_are_in_the_table(shape, is_split):
     if is_split:
         assert f"{claim.details.config.parts} parts of a row" in chosen.kernel
         one = [sentences[row.name] for row in ROWS]
-        assert one.count("By the planner's costs its claim takes longer.") == 1
+        assert one.count("The planner estimates that its claim takes longer.") == 1
     else:
         assert "too short to split" in sentences["two launches, by rows"]
 

@@ -1,6 +1,7 @@
 """Check: compare an artifact's results with a reference's."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         ``values``. An error that is infinite is ``null`` in JSON.
     """
     from ...core.progress import report
-    from ...deploy.runtime.artifact.manifest import main_function
+    from ...deploy.runtime.artifact import manifest
     from ...deploy.runtime.load import load
     from ...deploy.runtime.tensors import to_numpy
     from ...report.reference import compare, reference
@@ -63,14 +64,18 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     model = options.model
     if model is None:
         if not is_model(options.artifact):
-            found = f"no model is named that {options.artifact} is to be compared with"
-            raise UserError(found, "the file that it was compiled from")
+            source = manifest.read(Path(options.artifact))["source"]
+            raise UserError(
+                f"there is no model to compare {options.artifact} with",
+                "the file that it was compiled from",
+                f"`tvm-fusion check {options.artifact} MODEL`; it was called {source}",
+            )
         model = options.artifact
         executable = executable_of(options)
     else:
         report("loading the artifact")
         executable = load(options.artifact)
-    function = main_function(executable.manifest)
+    function = manifest.main_function(executable.manifest)
     signature = executable.signatures[function]
     inputs = read_inputs(options, signature, executable.dims)
     report("running the artifact")

@@ -18,10 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--op",
         metavar="NAME",
-        help="only the groups and edges of these operators, and the forms of kernels that they "
-        "could have: a name of the model (ONNX node, PyTorch module, tensor), whose parts are "
-        "meant as well, a glob, a variable, nn.softmax, softmax, or attention, which the model may "
-        "have decomposed",
+        help="show only the groups and edges of these operators, and the forms that their kernels "
+        "could take: an ONNX node, PyTorch module or tensor of the model (a module stands for all "
+        "operators in it), a glob, a variable, or an operator such as nn.softmax, softmax or "
+        "attention (also where the model has it decomposed)",
     )
     parser.add_argument(
         "--rewrites",

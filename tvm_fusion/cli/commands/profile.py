@@ -14,7 +14,12 @@ from rich.table import Table
 
 from ...errors import UserError
 from ...words import counted
-from ..executable import add_artifact_argument, executable_of
+from ..executable import (
+    add_artifact_argument,
+    add_function_argument,
+    executable_of,
+    function_of,
+)
 from ..inputs import add_input_arguments, add_threads_argument, choose_threads, read_inputs
 
 if TYPE_CHECKING:
@@ -76,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     add_artifact_argument(parser)
     add_input_arguments(parser)
-    parser.add_argument("--function", metavar="NAME", help="which function (default: main)")
+    add_function_argument(parser)
     parser.add_argument(
         "--repeat",
         type=int,
@@ -114,7 +119,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     dict
         The fields of :class:`tvm_fusion.deploy.runtime.profile.result.Profile`.
     """
-    from ...deploy.runtime.artifact.manifest import main_function
     from ...report.page.document import check_writable, write
     from ...report.page.profile import profile_content
 
@@ -125,8 +129,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         check_writable(options.html)
     choose_threads(options)
     executable = executable_of(options)
-    function = options.function or main_function(executable.manifest)
-    signature = executable.function(function).signature
+    function = function_of(options, executable)
+    signature = executable.signatures[function]
     inputs = read_inputs(options, signature, executable.dims)
     profile = executable.profile(
         inputs, function=function, runs=options.repeat, warmup=options.warmup
@@ -166,6 +170,10 @@ def _sums(profile: Profile) -> str:
         f"a call takes {_time(profile.end_to_end_us)}: {_time(profile.kernels_us)} in "
         f"{counted(len(profile.rows), 'group')} of kernels ({profile.kernels_share:.1%})"
     )
+    if profile.gaps_us is not None:
+        text += f", {_time(profile.gaps_us)} in gaps between them"
+    if profile.streamed_us is not None:
+        text += f"; {_time(profile.streamed_us)} where calls do not wait for each other"
     if profile.launched_us is not None:
         text += f"; {_time(profile.launched_us)} with each kernel launched by itself, as timed here"
     return text

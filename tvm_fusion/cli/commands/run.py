@@ -14,7 +14,12 @@ from rich.console import Console
 
 from ...errors import UserError
 from ...words import counted
-from ..executable import add_artifact_argument, executable_of
+from ..executable import (
+    add_artifact_argument,
+    add_function_argument,
+    executable_of,
+    function_of,
+)
 from ..inputs import (
     UNREADABLE,
     add_input_arguments,
@@ -32,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     add_artifact_argument(parser)
     add_input_arguments(parser)
+    add_function_argument(parser)
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
         "--repeat", type=int, default=10, metavar="N", help="timed runs (default: 10)"
@@ -70,7 +76,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         many values are ``nan`` and ``inf``; ``dims``: by symbolic dimension the ``extent`` that was
         run, of ``min`` to ``max``.
     """
-    from ...deploy.runtime.artifact.manifest import main_function
     from ...deploy.runtime.tensors import to_numpy
     from ...threads import team_size
 
@@ -80,7 +85,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         raise UserError(f"--duration {options.duration:g}", "seconds, more than 0")
     choose_threads(options)
     executable = executable_of(options)
-    function = main_function(executable.manifest)
+    function = function_of(options, executable)
     signature = executable.signatures[function]
     inputs = read_inputs(options, signature, executable.dims)
     for _ in range(options.warmup):

@@ -319,7 +319,8 @@ def evaluate(call: relax.Call) -> np.ndarray | None:
         is symbolic, or the operator or this use of it is not known here.
     """
     result = evaluate_exactly(call, [operand_of(arg) for arg in call.args])
-    return None if result is None else result.astype(result_dtype(call), copy=False)
+    with np.errstate(over="ignore"):  # as the kernel's cast
+        return None if result is None else result.astype(result_dtype(call), copy=False)
 
 
 def evaluate_exactly(call: relax.Call, operands: Sequence[Any]) -> np.ndarray | None:

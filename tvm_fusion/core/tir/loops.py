@@ -264,13 +264,20 @@ def substitute(
     values: Mapping[ir.Var, ir.Expr],
     load: Callable[[ir.TensorLoad], ir.Expr] | None = None,
 ) -> ir.Expr:
-    """Replace variables, all at once, and optionally loads, whose indices are replaced before."""
+    """Replace variables, all at once, by values that are converted to their types.
+
+    Optionally loads as well, whose indices are replaced before.
+    """
     by_hash = {hash(var): value for var, value in values.items()}  # see expressions.substitute
+    if load is None and (not values or (isinstance(expr, ir.Var) and hash(expr) not in by_hash)):
+        return expr
 
     def swap(var: ir.Var) -> ir.Expr:
         value = by_hash.get(hash(var))
         if value is None or str(value.ty.dtype) == str(var.ty.dtype):
             return var if value is None else value
+        if isinstance(value, tirx.IntImm):
+            return tirx.IntImm(str(var.ty.dtype), value.value)
         return tirx.Cast(str(var.ty.dtype), value)
 
     callbacks = [(ir.Var, swap)] if load is None else [(ir.TensorLoad, load), (ir.Var, swap)]
@@ -287,6 +294,13 @@ def find(expr: ir.Expr, kind: type) -> list:
 def with_fields(block: s_tir.SBlock, **fields: Any) -> s_tir.SBlock:
     """Copy a block with other fields, by their names."""
     return s_tir.SBlock(*(fields.get(name, getattr(block, name)) for name in _BLOCK_FIELDS))
+
+
+def whole(buffer: ir.Var) -> tirx.BufferRegion:
+    """Return the region of all elements of a buffer."""
+    return tirx.BufferRegion(
+        buffer, [ir.Range.from_min_extent(index(0), d) for d in buffer.ty.shape]
+    )
 
 
 def local(name: str, shape: Sequence[int], dtype: str) -> ir.Var:

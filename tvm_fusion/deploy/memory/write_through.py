@@ -20,7 +20,7 @@ from tvm import ir, relax, s_tir, tirx
 
 from ..._tvm.ir.buffer import declare
 from ...core.tir.expressions import load
-from ...core.tir.loops import constant, coordinates, find, when, with_fields
+from ...core.tir.loops import constant, coordinates, find, when, whole, with_fields
 from .slice_patterns import mentioned
 from .slices import Slice, slices_of
 
@@ -295,13 +295,8 @@ def _stores(
             return node
         reads = [r for r in node.reads if not r.source.same_as(output)]
         writes = [w for w in node.writes if not w.source.same_as(output)]
-        reads += [] if number is None else [_whole(number)]
-        return with_fields(node, reads=reads, writes=[*writes, _whole(state)])
+        reads += [] if number is None else [whole(number)]
+        return with_fields(node, reads=reads, writes=[*writes, whole(state)])
 
     body = tvm_ffi.structural_map(body, (tirx.BufferStore, store), order="post")
     return tvm_ffi.structural_map(body, (s_tir.SBlock, renewed), order="post")
-
-
-def _whole(buffer: ir.Var) -> tirx.BufferRegion:
-    ranges = [ir.Range.from_min_extent(tirx.IntImm("int64", 0), d) for d in buffer.ty.shape]
-    return tirx.BufferRegion(buffer, ranges)

@@ -1,7 +1,6 @@
 """Arguments of a call against the signature: names, shapes, dtypes, ranges. Imports no TVM."""
 
 import ast
-import math
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -105,6 +104,12 @@ def check(
         if dtype == spec.dtype and shape == spec.shape:
             continue  # the usual case, and quick
         symbolic.append((spec, shape))
+        if dtype.startswith("complex"):
+            raise UserError(
+                f"input {spec.name!r} has dtype {dtype}",
+                f"{spec.dtype} with real and imaginary parts along the last axis",
+                "pass torch.view_as_real(x), or np.stack([x.real, x.imag], -1)",
+            )
         if dtype != spec.dtype:
             raise UserError(
                 f"input {spec.name!r} has dtype {dtype}", spec.dtype, f"cast it to {spec.dtype}"
@@ -230,12 +235,10 @@ def _check_range(spec: TensorSpec, name: str, size: int, dims: Mapping[str, DimR
     allowed = dims.get(name)
     if allowed is None or size in allowed:
         return
-    step = math.gcd(allowed.step, size)
-    wider = DimRange(min(size, allowed.low), max(size, allowed.high), step).text
     raise UserError(
         f"input {spec.name!r} has {name} = {size}",
         allowed.sentence,
-        f"compile with --dim {name}={wider}" if size > 0 else None,
+        f"compile with --dim {name}={allowed.with_extent(size).text}" if size > 0 else None,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import tvm_ffi
@@ -215,9 +215,9 @@ class Executable:
     ) -> Profile:
         """Time a function kernel by kernel.
 
-        Whole calls take turns with calls whose kernels are timed. On an NVIDIA GPU these launch the
-        kernels of a CUDA graph one by one. The arrays that are passed stay as they are: what a call
-        writes to is copied for each.
+        On a CPU whole calls take turns with calls whose kernels are timed; on a GPU they come
+        first. Without CUPTI the kernels of a CUDA graph are then launched one by one. The arrays
+        that are passed stay as they are: calls write to copies, which begin as these in each call.
 
         Parameters
         ----------
@@ -304,8 +304,8 @@ class Machines:
         self._instrument = instrument
         self._local = threading.local()
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():  # a parameter: at the end of the process modules' names are gone
             self.__dict__.pop("_local", None)  # the virtual machines, with their tensors
             release_pools()
 

@@ -164,9 +164,9 @@ class Function:
             if not any(text in str(error) for text in _DO_NOT_FIT):
                 raise
             raise UserError(
-                "extents that the inputs decide do not fit the model's tensors",
-                "shapes that fit into memory, to which what is expanded broadcasts, with as many "
-                "elements as what is reshaped or split, and no more than there are to take from",
+                "the model's tensors do not fit the extents computed from these inputs",
+                "extents that are not too large for memory, and that are valid where the model "
+                "broadcasts, reshapes, splits or takes elements",
             ) from error
 
     def unchecked(self, inputs: Sequence[Any]) -> Unchecked | None:

@@ -23,7 +23,7 @@ from ...core.tir.integers import LARGEST_EXTENT, is_integer, wrapped
 from ...core.untouched import on_rewritable
 from ...errors import UserError, reason_of
 from ...frontend.normalize.engine import Scope, op_name, rewrite_pass
-from ...frontend.normalize.expand.power import IntegerPower
+from ...frontend.normalize.expand import IntegerPower
 from ...frontend.normalize.rewritten import ClampTake
 from ...words import few
 from ..record import describe, stamp

@@ -40,7 +40,7 @@ class RefuseUnlowered:
 
         def visit(expr: Any) -> None:
             if isinstance(expr, relax.Call) and (python := _python_name(expr)):
-                reason = "is a function of TVM over numpy, which artifacts do not have"
+                reason = "is a numpy function of TVM, which an artifact cannot call"
                 found.setdefault(reason, {})[python] = None
                 calls[hash(expr)] = None
             elif isinstance(expr, relax.Call) and _is_unlowered(expr):

@@ -143,7 +143,7 @@ def read_accesses(func: tirx.PrimFunc) -> dict[ir.Var, Accesses]:
     reader.visit(func.body, Scope())
     for param in reader.params:
         if param in reader.written and param in reader.read_as_input:
-            raise Unreadable(f"overwrites its input {param.name}, other elements of which it reads")
+            raise Unreadable(f"overwrites its input {param.name} and reads other elements of it")
     return {param: reader.written[param] for param in reader.params if param in reader.written}
 
 

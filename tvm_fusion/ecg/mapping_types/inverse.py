@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from tvm import ir, sym, tirx
 from tvm.sym.iter_affine_map import IterMapLevel
 
-from .loads import Unreadable, substitute, variables_of
+from ...core.tir.loops import substitute
+from .loads import Unreadable, variables_of
 
 
 def invert_write(

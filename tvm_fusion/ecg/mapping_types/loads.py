@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ..._tvm.ir.structural import structural_map
+from ...core.tir.loops import substitute
 
 _PURE = 1  # tirx.CallEffectKind.Pure; larger kinds read or write memory
 _LEAVES = (tirx.IntImm, tirx.FloatImm, ir.StringImm)
@@ -74,19 +74,6 @@ def variables_of(*exprs: ir.Expr) -> set[ir.Var]:
     }
 
 
-def substitute(expr: ir.Expr, values: Mapping[ir.Var, ir.Expr]) -> ir.Expr:
-    """Replace variables by values, all at once; a value is converted to its variable's type."""
-    by_hash = {hash(var): value for var, value in values.items()}  # see expressions.substitute
-
-    def swap(var: ir.Var) -> ir.Expr:
-        value = by_hash.get(hash(var))
-        return var if value is None else _as_type(value, var)
-
-    if not values or (isinstance(expr, ir.Var) and hash(expr) not in by_hash):
-        return expr
-    return structural_map(expr, (ir.Var, swap))
-
-
 def function_name(call: ir.Call) -> str | None:
     """Return an intrinsic's name without its dialect: ``floor`` for ``tirx.floor``."""
     return call.op.name.rsplit(".", 1)[-1] if isinstance(call.op, ir.Op) else None
@@ -121,11 +108,3 @@ def _check_call(call: ir.Call) -> None:
     effect = call.op.get_attr("TCallEffectKind")
     if effect is None or effect > _PURE or name == "address_of":
         raise Unreadable(f"calls {name}, which accesses memory in a way that its loads do not show")
-
-
-def _as_type(value: ir.Expr, var: ir.Var) -> ir.Expr:
-    if value.ty == var.ty:
-        return value
-    if isinstance(value, tirx.IntImm):
-        return tirx.IntImm(var.ty.dtype, value.value)
-    return tirx.Cast(var.ty.dtype, value)

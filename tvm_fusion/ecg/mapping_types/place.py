@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, sym, tirx
 
+from ...core.tir.loops import substitute
 from .inverse import is_int
-from .loads import Load, Unreadable, has_load, substitute, variables_of
+from .loads import Load, Unreadable, has_load, variables_of
 from .scope import Scope
 
 

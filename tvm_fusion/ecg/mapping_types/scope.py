@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from tvm import ir, s_tir, sym, tirx
 from tvm.sym.iter_affine_map import IterMapLevel
 
+from ...core.tir.loops import substitute
 from .inverse import is_int
-from .loads import Unreadable, substitute, variables_of
+from .loads import Unreadable, variables_of
 
 
 @dataclass(frozen=True)

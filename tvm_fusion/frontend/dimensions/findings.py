@@ -1,7 +1,7 @@
 """Collect everything that keeps a model from being compiled, and report it in one error."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...errors import UserError
@@ -15,6 +15,8 @@ class Findings:
     opset: str = ""  # empty, or what is wrong with the version of ONNX's operator set
     # Unsupported operators with their domain, and how often each occurs.
     operators: Counter[str] = field(default_factory=Counter)
+    # Where the first of each is, as far as that is known.
+    places: Mapping[str, str] = field(default_factory=dict)
     # Inputs and outputs that are not tensors of a known rank.
     values: list[str] = field(default_factory=list)
     # Element types in which nothing computes, with the names of the values.
@@ -30,7 +32,7 @@ class Findings:
             found.append(self.opset)
             advice.append("export the model with a supported opset")
         if self.operators:
-            listed = ", ".join(f"{name} ({n}x)" for name, n in sorted(self.operators.items()))
+            listed = ", ".join(map(self._counted, sorted(self.operators)))
             found.append(f"unsupported operators {listed}")
             advice.append(self.instead)
         for dtype, names in sorted(self.dtypes.items()):
@@ -51,3 +53,8 @@ class Findings:
             advice.append(unbound_advice(self.unbound))
         if found:
             raise UserError(f"{source} has " + "; ".join(found), None, " and ".join(advice))
+
+    def _counted(self, operator: str) -> str:
+        count, place = self.operators[operator], self.places.get(operator)
+        where = f" {'at' if count == 1 else 'first at'} {place}" if place else ""
+        return f"{operator} ({count}x){where}"

@@ -69,6 +69,7 @@ class DimTable:
         plain = {d for _, shape in inputs for d in shape if isinstance(d, str) and d.isidentifier()}
         plain |= roots.keys()
         self._roots = frozenset(roots)
+        self._has_names = names.keys() >= set(made_up)
         self.shapes: dict[str, tuple[int | str, ...]] = {}
         taken = set(plain)
         for label, where in roots.items():
@@ -96,6 +97,17 @@ class DimTable:
                     self._by_label[label] = SymbolicDim(name, label, f"{input_name}[{axis}]")
                 extents.append(self._by_label[label].name)
             self.shapes[input_name] = tuple(extents)
+
+    def _advice(self) -> str | None:
+        """Say what to do about a choice that names no dimension."""
+        if not self._by_label:
+            return "leave the option out"
+        if self._has_names:
+            return None
+        return (
+            "the program has no names of them (a .pt2 file keeps none), so that they are called "
+            "after an input and its axis"
+        )
 
     @property
     def dims(self) -> tuple[SymbolicDim, ...]:
@@ -149,7 +161,7 @@ class DimTable:
                 raise UserError(
                     f"--dim {key} names no dimension of the model",
                     f"one of {names}" if names else "none: all extents of the model are fixed",
-                    None if names else "leave the option out",
+                    self._advice(),
                 )
             dim = by_name[key]
             chosen[dim.name] = _checked(key, value, known.get(dim.label))
@@ -199,7 +211,7 @@ def unbound_sentence(unbound: Iterable[SymbolicDim]) -> str:
 def unbound_advice(unbound: Iterable[SymbolicDim]) -> str:
     """Say which options would settle the given dimensions."""
     options = " and ".join(f"--dim {dim.name}=VALUE or {dim.name}=LOW..HIGH" for dim in unbound)
-    return f"give {options}"
+    return f"give {options}, in Python dims={{...}}"
 
 
 def _quoted(dim: SymbolicDim) -> str:

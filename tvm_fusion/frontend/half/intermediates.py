@@ -26,7 +26,8 @@ WIDE = "float32"
 _OF_POWERS = frozenset(
     (
         *("ReduceL2", "ReduceLogSum", "LpPool", "GlobalLpPool", "LpNormalization", "LRN"),
-        *("MeanVarianceNormalization", "linalg_vector_norm", "var", "std", "var_mean"),
+        *("InstanceNormalization", "MeanVarianceNormalization"),
+        *("linalg_vector_norm", "var", "std", "var_mean"),
     )
 )
 # Larger constants are cast by an operator, which products of matrices look through: so they are

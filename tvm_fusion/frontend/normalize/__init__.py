@@ -14,15 +14,13 @@ from ...core.untouched import on_rewritable
 from .booleans import BooleanArithmetic, CompareBooleans
 from .clip import ClipIntegers, RecoverClip
 from .constants.fold import FoldConstants
-from .expand.batch_norm import ExpandBatchNorm
-from .expand.median import ExpandMedian
-from .expand.nonzero import ExpandNonzero
-from .expand.power import ExpandPower, IntegerPower
+from .expand import ExpandBatchNorm, ExpandMedian, ExpandNonzero, ExpandPower, IntegerPower
 from .extents.apply_ranges import ApplyRanges
 from .extents.clip_pool_window import ClipPoolWindow
 from .extents.fold_zero import ConcatEmpty, FoldZeroExtents
 from .extents.read import ReadExtents
 from .extents.resolve_shapes import ResolveShapes
+from .extents.unify import UnifyExtents
 from .fold_batch_norm import FoldBatchNorm
 from .functions import KeepCalls, LiftFunctions
 from .rewritten import ClampTake, MultiplyHalves, RemoveIdentities, UnstackSum
@@ -54,6 +52,7 @@ __all__ = [
     "RemoveIdentities",
     "ResolveShapes",
     "ScatterRows",
+    "UnifyExtents",
     "UnitBatches",
     "UnstackSum",
 ]

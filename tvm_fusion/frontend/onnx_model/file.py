@@ -14,6 +14,8 @@ from onnx.external_data_helper import (
 from ...errors import UserError, refuse_lfs_pointer
 from .graph import tensors
 
+_MOST_NAMED = 3  # files of a folder
+
 
 def load(path: str | os.PathLike) -> onnx.ModelProto:
     """Read an ONNX file and the weights next to it.
@@ -38,7 +40,7 @@ def load(path: str | os.PathLike) -> onnx.ModelProto:
     if not path.exists():
         raise UserError(f"{path} does not exist", "an ONNX file", "check the path")
     if path.is_dir():
-        raise UserError(f"{path} is a folder", "an ONNX file", "name the .onnx file in it")
+        raise _folder(path)
     if not path.is_file():
         raise UserError(
             f"{path} is a device or a pipe", "an ONNX file", "write the model to a file first"
@@ -139,6 +141,16 @@ def _load_external(model: onnx.ModelProto, path: Path) -> None:
     except Exception as error:  # onnx's checker refuses links and paths that leave the folder
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{path}'s external weights cannot be read ({reason})") from error
+
+
+def _folder(path: Path) -> UserError:
+    """Say that a folder is no model, and which file may be meant."""
+    if (path / "manifest.json").is_file():
+        advice = f"`tvm-fusion inspect {path}` says which"
+        return UserError(f"{path} is an artifact", "the model that it was compiled from", advice)
+    models = [str(file) for file in sorted(path.glob("*.onnx"))[:_MOST_NAMED]]
+    advice = f"name {' or '.join(models)}" if models else "it holds none; check the path"
+    return UserError(f"{path} is a folder", "an ONNX file", advice)
 
 
 def _not_onnx(path: Path) -> UserError:

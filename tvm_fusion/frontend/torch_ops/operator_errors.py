@@ -31,9 +31,10 @@ _ADVICE = (
         r"while_loop|^scan$|associative_scan|map_impl|^cond$",
         "keep real and imaginary parts as two tensors in branches and loops",
     ),
-    (r"^[a-z_]+$", "give the dimensions that are computed with a fixed extent"),
     (r"backward", "export the model for inference, under torch.no_grad()"),
 )
+# For Python's own operators, which have no namespace.
+_OF_NUMBERS = "give the dimensions that are computed with a fixed extent"
 _OTHERWISE = (
     "decompose {names} before compiling: "
     "program.run_decompositions({{torch.ops.{first}: function_of_supported_operators}})"
@@ -50,12 +51,15 @@ def advice(names: Iterable[str]) -> str:
     """
     ways, rest = [], []
     for name in names:
-        found = [way for pattern, way in _ADVICE if re.search(pattern, name.split(".", 1)[-1])]
+        own = name.partition(".")[2]
+        found = [way for pattern, way in _ADVICE if re.search(pattern, own)]
+        found = found if own else [_OF_NUMBERS]
         ways += found[:1]
         rest += [] if found else [name]
     if rest:
         listed = ", ".join(rest)
-        ways.append(_OTHERWISE.format(names=listed, first=rest[0]))
+        first = rest[0] if rest[0].count(".") > 1 else f"{rest[0]}.default"
+        ways.append(_OTHERWISE.format(names=listed, first=first))
     return " and ".join(dict.fromkeys(ways))
 
 

@@ -37,6 +37,7 @@ from ..reasons import reason_in_words
 from ..relax import bind
 from ..torch_ops import Importer, operator_name, unsupported
 from ..torch_ops.complex_pairs import is_complex
+from ..torch_ops.importer import place_of
 from ..torch_ops.operator_errors import advice
 from .call_tree import call_of
 from .decompose import calls, decompose
@@ -91,9 +92,11 @@ def from_exported_program(
         for symbol, r in program.range_constraints.items()
     }
     chosen, unbound = table.resolve(config.dims, proved)
-    unknown = unsupported_operators(program)
+    places = unsupported_operators(program)
+    unknown = Counter({name: len(found) for name, found in places.items()})
+    first = {name: found[0] for name, found in places.items()}
     instead = advice(name.partition(" ")[0] for name in unknown)
-    Findings(operators=unknown, unbound=unbound, instead=instead).raise_if_any(source)
+    Findings(operators=unknown, places=first, unbound=unbound, instead=instead).raise_if_any(source)
     importer = Importer(derived)
     try:
         with quiet_importer():
@@ -137,10 +140,14 @@ def names_of_buffers(buffers: Mapping[str, str], taken: Collection[str]) -> dict
     return {arg: name for name, arg in buffers.items() if name not in taken}
 
 
-def unsupported_operators(program: torch.export.ExportedProgram) -> Counter[str]:
-    """Count the operators that there is no converter for, branches included."""
-    found = ((operator_name(node), unsupported(node)) for node in calls(program))
-    return Counter(f"{name} {error.reason}".rstrip() for name, error in found if error is not None)
+def unsupported_operators(program: torch.export.ExportedProgram) -> dict[str, list[str]]:
+    """List the places of operators that there is no converter for, branches included."""
+    places: dict[str, list[str]] = {}
+    for node in calls(program):
+        if (error := unsupported(node)) is not None:
+            name = f"{operator_name(node)} {error.reason}".rstrip()
+            places.setdefault(name, []).append(place_of(node))
+    return places
 
 
 def _tell_of_pairs(program: torch.export.ExportedProgram, source: str) -> None:

@@ -124,11 +124,11 @@ class Partition:
         ordered = sorted(inside, key=lambda block: block.first)  # the same one in every run
         frontier = [s for b in ordered for s in self.successors(b) if s not in inside]
         seen = set(frontier)
-        # What starts behind the last member cannot lead back, unless a block spans that point.
-        spans = self._spanning[horizon] > 0
+        while self._spanning[horizon]:  # what starts behind a point that no block spans cannot lead
+            horizon += 1  # back across it
         while frontier:
             block = frontier.pop()
-            if block.first > horizon and not spans:
+            if block.first > horizon:
                 continue
             for successor in self.successors(block):
                 if successor in inside:

@@ -24,6 +24,7 @@ from ...ecg.mapping_types.table import most_complex
 from ...ecg.operator import Operator
 from ...ecg.work import ASSUMED_DIM
 from ...errors import reason_of
+from ...frontend.program_file import is_program_file
 from ...fusion.cost import CostModel
 from ...fusion.planning.plan import Plan
 from ...fusion.planning.views import ViewPath, view_paths
@@ -308,7 +309,7 @@ def _stock_import(model: Any, planned: PlannedModel) -> Any:
     """Import an ONNX model in its own precision and of fixed shapes; None for any other model."""
     inputs = planned.imported.signatures[planned.main].inputs
     shapes = {spec.name: list(spec.shape) for spec in inputs}
-    is_path = isinstance(model, (str, os.PathLike))
+    is_path = isinstance(model, (str, os.PathLike)) and not is_program_file(model)
     if not is_path and type(model).__name__ != "ModelProto":
         return None
     if planned.config.precision != "fp32" or planned.imported.dims:

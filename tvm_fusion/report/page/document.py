@@ -10,13 +10,13 @@ import gzip
 import hashlib
 import json
 import lzma
-import math
 import os
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
+from ...words import finite
 
 _ASSETS = files(__package__) / "assets"
 # In the order in which they use each other; one scope for all.
@@ -102,17 +102,8 @@ def _asset(name: str) -> str:
 
 def _json(value: Any) -> str:
     """Write JSON that may stand in a script element: nothing in it can end the element."""
-    text = json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(finite(value), separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _finite(value: Any) -> Any:
-    """Replace infinities and NaN, which JSON lacks, by None."""
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _compressed(kernels: Any) -> str:

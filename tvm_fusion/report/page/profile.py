@@ -42,9 +42,14 @@ def profile_content(profile: Profile) -> dict[str, Any]:
     }
 
 
-def call_content(profile: Profile) -> dict[str, float | int]:
-    """Tell what a whole call takes, and what of it lies outside of kernels."""
-    return {"us": profile.end_to_end_us, "host_us": profile.host_us, "threads": profile.threads}
+def call_content(profile: Profile) -> dict[str, float | int | None]:
+    """Tell what a whole call takes, and what of it lies outside of kernels and between them."""
+    return {
+        "us": profile.end_to_end_us,
+        "host_us": profile.host_us,
+        "gaps_us": profile.gaps_us,
+        "threads": profile.threads,
+    }
 
 
 def machine_content(profile: Profile) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 import tvm
 from tvm import relax, tirx
@@ -246,6 +247,20 @@ class Analysis:
         call = self._builder.normalize(head.apply(consts))
         extents = [int(v) if hasattr(v, "value") else FOLDED + 1 for v in ty.shape.values]
         return evaluate(call) if 0 < np.prod(extents, dtype=np.int64) <= FOLDED else None
+
+
+def is_in_range(head: Head, value: np.ndarray, operands: Sequence[EClass]) -> bool:
+    """Whether the type holds a constant: finite where its operands are, and no product lost."""
+    given = [np.asarray(o.value, np.float64) for o in operands]
+    if value.dtype.kind in "biu" or not all(np.isfinite(array).all() for array in given):
+        return True
+    sizes = np.abs(value.astype(np.float64))
+    if not np.isfinite(sizes).all():
+        return False
+    if head.name not in ("relax.multiply", "relax.divide"):
+        return True
+    is_lost = bool((sizes < float(ml_dtypes.finfo(value.dtype).smallest_normal)).all())
+    return not (is_lost and all(array.any() for array in given))
 
 
 def is_static(ty: relax.TensorType) -> bool:

@@ -25,6 +25,7 @@ from .analysis import (
     Node,
     bounds_of,
     bounds_of_value,
+    is_in_range,
     is_static,
 )
 from .head import Head, Heads
@@ -140,6 +141,8 @@ class EGraph:
             return None
         is_constant = is_static(ty) and all(c.is_constant for c in children)
         value = self._analysis.evaluate(head, ty, children) if is_constant else None
+        if law and value is not None and not is_in_range(head, value, children):
+            return None  # not what the model says: by a law, all of it could be proved zero
         bounds = self._bounds(node, ty) if value is None else bounds_of_value(value)
         number = self._new(node, EClass(ty, is_constant, value, bounds), law)
         if value is not None:
@@ -285,10 +288,12 @@ class EGraph:
         known = self.classes[owner]
         children = [self[o] for o in node.operands]
         if not known.is_constant and all(c.is_constant for c in children):
-            known.is_constant = is_static(known.type)
             value = None
-            if known.is_constant:
+            if is_static(known.type):
                 value = self._analysis.evaluate(node.head, known.type, children)
+            if value is not None and not is_in_range(node.head, value, children):
+                return
+            known.is_constant = is_static(known.type)
             if value is not None:
                 self.equate(owner, self.constant(value, str(known.type.dtype)))
             else:

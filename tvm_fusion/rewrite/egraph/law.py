@@ -99,7 +99,9 @@ class Law:
         seen = told and self.may_change(match) & told
         if not seen:
             return None
-        sentence = f"The model turns {words(seen)} into numbers here, which the law may change."
+        sentence = (
+            f"The model tests for {words(seen)} here, and the law may change where they occur."
+        )
         return Refusal("told_apart", sentence)
 
     def exempt(self, match: Match) -> bool:

@@ -97,24 +97,26 @@ def norms_between_products(func: relax.Function, multiprocessors: int) -> dict[i
         norm = None if is_odd else _read(b.value, *kinds)
         if kinds <= set(HALF) and dtype_of(b.value.args[0]) == "float32":
             reason = (
-                "Its rows are float32, as a model keeps them at a half precision; the product in "
-                f"front of it would store them as {' and '.join(sorted(kinds))}, which rounds them "
+                "Its rows are float32, as a model keeps them at a half precision; the product "
+                f"before it would store them as {' and '.join(sorted(kinds))}, which rounds them "
                 "and may overflow."
             )
         elif norm is None:
             reason = (
-                f"It is not over rows of a multiple of {WIDTH} elements of one half type, at most "
-                f"{MOST_COLUMNS}, and at least {LEAST_ROWS} of them, with constant weights, or the "
-                f"columns of a product behind it are not a multiple of {VECTOR}."
+                f"It takes at least {LEAST_ROWS} rows of one half type, of a multiple of {WIDTH} "
+                f"and at most {MOST_COLUMNS} elements, constant weights, and products after it of "
+                f"a multiple of {VECTOR} columns."
             )
         elif not _is_behind(b.value.args[0], values, columns, is_product):
-            reason = "What it reads is not the sum of a product and a residual."
+            reason = "Its operand is not the sum of a product and a residual."
         elif not all(_is_exact(norm, x.args[1]) for x in products):
-            reason = "Times its scale, a matrix behind it is too large or too small for float16."
+            reason = (
+                "Its scale times the weight of a product after it overflows or underflows float16."
+            )
         elif not isinstance(b.var, relax.DataflowVar) or not all(
             is_product(x) or _is_residual(x, values, columns) for x in readers
         ):
-            reason = "It has readers other than products, and sums behind products."
+            reason = "It has readers other than products and the residual sums after them."
         else:
             gain = gain_us(norm.rows, norm.columns, widths, multiprocessors)
             if gain > 0:
@@ -122,7 +124,7 @@ def norms_between_products(func: relax.Function, multiprocessors: int) -> dict[i
                 continue
             reason = (
                 f"It saves less than the statistics of its {norm.rows} rows cost in the products "
-                f"behind it: {-gain:.1f} us by the model."
+                f"after it: {-gain:.1f} us by the model."
             )
         record(Decision(b.var.name, "", "refused", "no_norm_statistics", reason))
     return found

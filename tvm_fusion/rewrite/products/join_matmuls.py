@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from string import ascii_uppercase
 from typing import Any
@@ -24,6 +25,7 @@ from ...core.untouched import is_rewritable
 from ...frontend.normalize.engine import op_name
 from ..egraph.changes import Change, Gain, note
 from ..search.judge import Choose, always
+from .joined_operands import Concatenate, Constants, OfConstants, blocks, in_several, still_read
 
 MOST = 6  # siblings of which one may be left out
 
@@ -34,11 +36,24 @@ class _Siblings:
 
     products: tuple[relax.Var, ...]
     calls: tuple[relax.Call, ...]
+    of_constants: OfConstants
     gain: Gain | None = None
 
+    def weight(self, concatenate: Concatenate) -> relax.Expr | None:
+        """Write the joined weight; ``None`` where there is none."""
+        weights = [call.args[1] for call in self.calls]
+        return self.of_constants.joined(weights, _axes(self.calls[0])[0], concatenate)
+
     @property
-    def weights(self) -> tuple[GenericConst, ...]:
-        return tuple(call.args[1] for call in self.calls)
+    def constants(self) -> list[Constants]:
+        """The constants that are concatenated, those of all products."""
+        found: list[Constants] = []
+
+        def note(parts: Constants, _axis: int) -> relax.Expr:
+            found.append(parts)
+            return parts[0]
+
+        return found if self.weight(note) is not None else []
 
     @property
     def name(self) -> str:
@@ -58,8 +73,9 @@ class JoinMatmuls:
     and value of attention, gate and up of a gated feed-forward layer. Its columns are split again;
     the pieces keep their values, each element being the same sum of the same terms.
 
-    So are convolutions of one image that differ in their channels alone, along these. A matrix that
-    something else reads as well stays, or it would be stored twice.
+    Where matrices are computed of constants, such as numbers of few bits and scales, these are
+    joined. So are convolutions of one image that differ in their channels alone, along these. A
+    matrix that something else reads as well stays, or it would be stored twice.
 
     Parameters
     ----------
@@ -84,7 +100,9 @@ class JoinMatmuls:
         """Join in every rewritable function; each refusal is recorded."""
         ours = [(gvar, func) for gvar, func in mod.functions.items() if is_rewritable(func)]
         found = {gvar: _siblings(func, self._enlarge) for gvar, func in ours}
-        shared = _read_elsewhere(mod, [s for groups in found.values() for s in groups])
+        groups = [s for some in found.values() for s in some]
+        weights = [call.args[1] for siblings in groups for call in siblings.calls]
+        shared = still_read(mod, weights) | in_several([s.constants for s in groups])
         joined: dict[Hashable, GenericConst] = {}
         result = mod
         for gvar, func in ours:
@@ -92,14 +110,16 @@ class JoinMatmuls:
             groups = [g for s in alike if (g := _chosen(func, s, self._choose)) is not None]
             if groups:
                 result = mod.clone() if result is mod else result
-                result[gvar] = _Joiner(mod, groups, joined).visit_expr(func)
+                new = _Joiner(mod, groups, joined).visit_expr(func)
+                result[gvar] = relax.analysis.remove_all_unused(new)
         return result
 
 
 def _siblings(func: relax.Function, enlarge: bool) -> list[_Siblings]:
     """Find products in one block that have the left operand and the type in common."""
-    found = []
-    for block in _blocks(func):
+    found: list[_Siblings] = []
+    of_constants = OfConstants(func)
+    for block in blocks(func):
         by_left: dict[int, list[relax.VarBinding]] = defaultdict(list)
         for binding in block.bindings:
             if isinstance(binding, relax.VarBinding) and _is_product(binding.value):
@@ -109,15 +129,23 @@ def _siblings(func: relax.Function, enlarge: bool) -> list[_Siblings]:
                 continue
             alike: dict[Hashable, list[relax.VarBinding]] = defaultdict(list)
             for binding in siblings:
-                reason = _obstacle(binding.value)
+                reason = _obstacle(binding.value, of_constants)
                 if reason is None:
-                    alike[_kind(binding.value, enlarge)].append(binding)
+                    alike[_kind(binding.value, of_constants, enlarge)].append(binding)
                 else:
                     _refuse(binding.var, *reason)
             for same in alike.values():
                 if len(same) > 1:
-                    products = tuple(b.var for b in same)
-                    found.append(_Siblings(products, tuple(b.value for b in same)))
+                    products, values = (
+                        tuple(getattr(b, n) for b in same) for n in ("var", "value")
+                    )
+                    group = _Siblings(products, values, of_constants)
+                    if group.constants:
+                        found.append(group)
+                        continue
+                    for product in products:
+                        sentence = "Its packed weight and the others' are no parts of one."
+                        _refuse(product, "packed_apart", sentence)
                 elif len(alike) > 1:
                     _refuse(
                         same[0].var,
@@ -127,12 +155,12 @@ def _siblings(func: relax.Function, enlarge: bool) -> list[_Siblings]:
     return found
 
 
-def _obstacle(product: relax.Call) -> tuple[str, str] | None:
+def _obstacle(product: relax.Call, of_constants: OfConstants) -> tuple[str, str] | None:
     """Say why a product that has siblings stays alone."""
     left, right = product.args
     if left.ty.ndim < 0:
         return "rank_unknown", "The rank of its activation is not known."
-    if not isinstance(right, GenericConst):
+    if not of_constants.knows(right):
         return "not_constant", "Its weight is computed at run time: joining would copy it."
     if op_name(product) != "relax.matmul":
         attrs = product.attrs
@@ -150,15 +178,17 @@ def _obstacle(product: relax.Call) -> tuple[str, str] | None:
     return None
 
 
-def _kind(product: relax.Call, enlarge: bool) -> Hashable:
+def _kind(product: relax.Call, of_constants: OfConstants, enlarge: bool) -> Hashable:
     """Return what products that are joined have in common besides the left operand."""
     weight, attrs = product.args[1], product.attrs
-    name, dtypes = product.op.name, (str(weight.ty.dtype), str(product.ty.dtype))
-    if enlarge and op_name(product) != "relax.matmul" and {*map(int, attrs.dilation)} == {1}:
+    name, dtypes = product.op.name, (of_constants.kind(weight), str(product.ty.dtype))
+    is_matmul = op_name(product) == "relax.matmul"
+    is_constant = isinstance(weight, GenericConst)
+    if enlarge and is_constant and not is_matmul and {*map(int, attrs.dilation)} == {1}:
         layouts = str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout)
         window = _Window.of(product)
         return name, layouts, *map(int, attrs.strides), *window.rest, *dtypes
-    sizes = [int(n) for i, n in enumerate(weight.value.shape) if i != _axes(product)[0]]
+    sizes = [int(n) for i, n in enumerate(weight.ty.shape.values) if i != _axes(product)[0]]
     return name, None if attrs is None else tvm_ffi.structural_hash(attrs), *sizes, *dtypes
 
 
@@ -220,30 +250,12 @@ def _axes(product: relax.Call) -> tuple[int, int]:
     return str(attrs.kernel_layout).index("O"), layout.index("C")
 
 
-def _read_elsewhere(mod: tvm.IRModule, groups: list[_Siblings]) -> set[int]:
-    """Find matrices that remain in use if all siblings are joined, or that two joins would hold."""
-    uses: Counter[int] = Counter()
-
-    def visit(expr: Any) -> None:
-        operands: Any = ()
-        if isinstance(expr, relax.Call):
-            operands = expr.args
-        elif isinstance(expr, relax.Tuple):
-            operands = expr.fields
-        uses.update(hash(x) for x in operands if isinstance(x, GenericConst))
-
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func.body, visit)
-    joins = Counter(_key(g.weights) for g in groups)
-    return {w for key, times in joins.items() for w in key if uses[w] != times}
-
-
 def _without(siblings: _Siblings, shared: set[int]) -> _Siblings | None:
     """Leave out the products whose matrices are shared; None where fewer than two are left."""
     kept = []
-    for var, call in zip(siblings.products, siblings.calls, strict=True):
-        if hash(call.args[1]) not in shared:
+    constants = siblings.constants
+    for i, (var, call) in enumerate(zip(siblings.products, siblings.calls, strict=True)):
+        if not any(hash(parts[i]) in shared for parts in constants):
             kept.append((var, call))
             continue
         _refuse(
@@ -254,7 +266,7 @@ def _without(siblings: _Siblings, shared: set[int]) -> _Siblings | None:
     if len(kept) < 2:
         return None
     products, calls = zip(*kept, strict=True)
-    return _Siblings(products, calls)
+    return replace(siblings, products=products, calls=calls)
 
 
 def _chosen(func: relax.Function, siblings: _Siblings, choose: Choose) -> _Siblings | None:
@@ -273,7 +285,8 @@ def _chosen(func: relax.Function, siblings: _Siblings, choose: Choose) -> _Sibli
         )
         choice = choose(func, products)
         if choice.is_taken and (best is None or choice.us > most_us):
-            best, most_us = _Siblings(products, calls, choice.gain), choice.us
+            best = replace(siblings, products=products, calls=calls, gain=choice.gain)
+            most_us = choice.us
     return best
 
 
@@ -310,13 +323,13 @@ class _Joiner(PyExprMutator):
         window = None
         if op_name(first) != "relax.matmul" and len({_Window.of(call) for call in calls}) > 1:
             window = _Window.around([_Window.of(call) for call in calls])
-        matrix = self._matrix(siblings, axis, window)
+        matrix = siblings.weight(partial(self._constant, calls=calls, window=window))
         wide = self.builder_.emit(
             relax.Call(first.op, [left, matrix], first.attrs, first.ty_args)
             if window is None
             else window.convolution(first, left, matrix)
         )
-        widths = [int(w.ty.shape[axis]) for w in siblings.weights]
+        widths = [int(call.args[1].ty.shape[axis]) for call in calls]
         boundaries = list(accumulate(widths))[:-1]
         record(
             Decision(
@@ -334,10 +347,11 @@ class _Joiner(PyExprMutator):
         note(Change("", siblings.name, rule, names, after, siblings.gain, names=siblings.names))
         return self.builder_.emit(relax.op.split(wide, boundaries, axis=channels))
 
-    def _matrix(self, siblings: _Siblings, axis: int, window: _Window | None) -> GenericConst:
-        """Concatenate matrices; the same ones only once."""
-        weights, calls = siblings.weights, siblings.calls
-        key = *_key(weights), window
+    def _constant(
+        self, parts: Constants, axis: int, calls: Sequence[relax.Call], window: _Window | None
+    ) -> GenericConst:
+        """Concatenate constants; the same ones only once."""
+        key = *map(hash, parts), axis, window
         if key not in self._joined:
 
             def joined(parts: Sequence[GenericConst]) -> GenericConst:
@@ -347,7 +361,7 @@ class _Joiner(PyExprMutator):
                 together = np.concatenate(arrays, axis=axis)
                 return relax.const(tvm.runtime.tensor(together))  # of an array it makes two copies
 
-            self._joined[key] = derived(joined(weights), "concat", weights, joined)
+            self._joined[key] = derived(joined(parts), "concat", parts, joined)
         return self._joined[key]
 
 
@@ -355,22 +369,6 @@ def _is_product(value: Any) -> bool:
     name = op_name(value)
     is_convolution = name.startswith("relax.nn.conv") and not name.endswith("_transpose")
     return name == "relax.matmul" or is_convolution
-
-
-def _blocks(func: relax.Function) -> Iterator[relax.BindingBlock]:
-    """Yield the blocks of a function, those of branches too."""
-    found: list[relax.BindingBlock] = []
-
-    def visit(expr: Any) -> None:
-        if isinstance(expr, relax.SeqExpr):
-            found.extend(expr.blocks)
-
-    relax.analysis.post_order_visit(func.body, visit)
-    yield from found
-
-
-def _key(weights: tuple[GenericConst, ...]) -> tuple[int, ...]:
-    return tuple(map(hash, weights))
 
 
 def _refuse(product: relax.Var, code: str, sentence: str) -> None:

@@ -179,7 +179,7 @@ def _not_equal(
             f"its parts may overflow where the operator does not; --allow {found.needs} permits it"
         )
     elif seen:
-        why = f"the model turns {words(seen)} into numbers here, which the operator may not have"
+        why = f"the model tests for {words(seen)} here, which the operator may not produce"
     else:
         return None
     sentence = f"The operators stay, although they form one {pattern.name}: {why}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
@@ -55,6 +55,8 @@ class Dataflow:
         Which bindings read a variable.
     members : set of int
         Those that can be cut out.
+    of_constants : set of int
+        Those that are computed of constants alone, such as weights of few bits.
     """
 
     def __init__(self, block: relax.DataflowBlock) -> None:
@@ -69,6 +71,10 @@ class Dataflow:
             for var, b in self.bindings.items()
             if _is_plain(b) and (self.readers[var] or not isinstance(b.value, relax.Tuple))
         }
+        self.of_constants: set[int] = set()
+        for var, binding in self.bindings.items():
+            if var in self.members and self.of_constants.issuperset(_before(binding)):
+                self.of_constants.add(var)
 
 
 class Blocks:
@@ -120,6 +126,7 @@ def _is_plain(binding: relax.Binding) -> bool:
 
 def _cut(flow: Dataflow, site: Sequence[relax.Var]) -> Surroundings:
     bindings, readers, members = flow.bindings, flow.readers, flow.members
+    followed = members - flow.of_constants
     kept = dict.fromkeys(map(hash, site))
     # A copy reads what products compute: what these read may be its pieces.
     back = 1 if all(is_anchor(bindings[v].value) for v in kept) else 2
@@ -131,15 +138,27 @@ def _cut(flow: Dataflow, site: Sequence[relax.Var]) -> Surroundings:
             var, left = frontier.popleft()
             for other in follow(bindings[var]):
                 rest = left - (other in members and is_anchor(bindings[other].value))
-                if other in members and other not in kept:
+                if other in followed and other not in kept:
                     kept[other] = None
                     if rest > 0:
                         frontier.append((other, rest))
-    inside = [b for var, b in bindings.items() if var in kept]
+    computed = _constants_before(flow, kept)
+    inside = [b for var, b in bindings.items() if var in kept or var in computed]
     leaving = {v for v in kept if any(r not in kept for r in readers[v])}
     leaving |= {hash(b.var) for b in inside if not isinstance(b.var, relax.DataflowVar)}
     leaving |= {v for v in kept if not readers[v]}
     return _function(inside, leaving, site)
+
+
+def _constants_before(flow: Dataflow, kept: Iterable[int]) -> set[int]:
+    """Find what is computed of constants alone for some bindings, however much that is."""
+    found: set[int] = set()
+    rest = list(kept)
+    while rest:
+        new = flow.of_constants.intersection(_before(flow.bindings[rest.pop()])) - found
+        found |= new
+        rest += new
+    return found
 
 
 def _before(binding: relax.VarBinding) -> list[int]:

@@ -209,7 +209,9 @@ def rewrite_regions(mod: tvm.IRModule, searcher: Searcher) -> tvm.IRModule:
         found = {}
         for block in func.body.blocks:
             if isinstance(block, relax.DataflowBlock):
-                for region in steps("rewriting", regions(block, searcher.operators)):
+                for region in steps(
+                    "rewriting, searching regions", regions(block, searcher.operators)
+                ):
                     best = searcher.search(region, told)
                     if best.after is not best.before:
                         found[region] = best

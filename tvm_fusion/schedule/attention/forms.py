@@ -36,18 +36,10 @@ MANY_QUERIES = 64  # which tensor cores would multiply in tiles
 
 @dataclass(frozen=True, eq=False)
 class AttentionForm:
-    """A form of attention.
+    """A form of attention."""
 
-    Attributes
-    ----------
-    config : FlashDecodeConfig, FlashMmaConfig or GpuConfig
-        Its kernels.
-    problem : FlashProblem, optional
-        What kernels on tensor cores compute.
-    """
-
-    config: Config
-    problem: FlashProblem | None = None
+    config: Config  # its kernels
+    problem: FlashProblem | None = None  # what kernels on tensor cores compute
 
 
 Found = AttentionForm | Refusal
@@ -87,7 +79,7 @@ def choose(pattern: Pattern, device: Device) -> AttentionForm | Refusal:
 
     Parameters
     ----------
-    pattern : Pattern
+    pattern
         The attention, constants written into it.
     """
     return first_of(ROWS, pattern, device)
@@ -101,7 +93,7 @@ def weighed(pattern: Pattern, device: Device) -> tuple[Form, ...]:
         if isinstance(found, Refusal):
             forms.append(Form(row.name, "", None, False, found.sentence))
             continue
-        why = f"By rule, {first} comes first." if first else ""
+        why = f"The form '{first}' takes precedence." if first else ""
         if found.problem is None:
             forms.append(Form(row.name, _described(found.config), None, not first, why))
         else:

@@ -56,7 +56,7 @@ def configs(pattern: Pattern, device: Device) -> Iterator[Config]:
 
     Parameters
     ----------
-    pattern : Pattern
+    pattern
         The attention, constants written into it.
 
     Yields

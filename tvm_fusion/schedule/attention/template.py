@@ -58,15 +58,9 @@ MAX_HEAD_DIM = 576
 
 @dataclass(frozen=True, eq=False)
 class AttentionDetails:
-    """What a claim remembers until its kernels are made.
+    """What a claim remembers until its kernels are made."""
 
-    Attributes
-    ----------
-    config : GpuConfig, FlashMmaConfig, FlashDecodeConfig or CpuConfig
-        Which kernels, and their tiles.
-    """
-
-    config: AnyConfig | CpuConfig
+    config: AnyConfig | CpuConfig  # which kernels, and their tiles
 
 
 class Attention(Template):

@@ -116,7 +116,7 @@ def column_reduction(program: Program, stages: Sequence[Stage]) -> ColumnReducti
             type(value),
             total,
             tuple(results),
-            tuple(_at_zero(e, ones) for e in elements),
+            tuple(moved(e, ones) for e in elements),
             1,
         )
         lanes = _lanes(view, [substitute(x, ones) for x in varying])
@@ -157,9 +157,10 @@ def _element(part: Stage, stage: Stage, term: ir.Expr) -> Result | None:
     return None
 
 
-def _at_zero(result: Result, ones: dict[ir.Var, ir.Expr]) -> Result:
-    indices = tuple(substitute(i, ones) for i in result.indices)
-    return replace(result, indices=indices, value=substitute(result.value, ones))
+def moved(result: Result, places: dict[ir.Var, ir.Expr]) -> Result:
+    """Replace axes of a result."""
+    indices = tuple(substitute(i, places) for i in result.indices)
+    return replace(result, indices=indices, value=substitute(result.value, places))
 
 
 def _lanes(view: ColumnReduction, varying: Sequence[ir.TensorLoad]) -> int:

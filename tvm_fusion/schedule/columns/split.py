@@ -23,7 +23,7 @@ from ...program.stage import Axis
 from ..contraction.problem.results import Result
 from .config import column_blocks, column_config, narrowed
 from .gpu import column_reduction_gpu
-from .reduction import ColumnReduction
+from .reduction import ColumnReduction, moved
 
 # Of a column: on an H200 images of 56 by 56 pixels and 96 or 144 channels took 6.8 and 6.9 us in
 # one launch, of 112 by 112 and 32 channels 3.6 in two; of 28 by 28 and 144 channels 2.7 in one.
@@ -116,7 +116,7 @@ def split_columns(view: ColumnReduction, device: Device) -> SplitColumns | None:
         batch=(*view.batch, part),
         term=substitute(view.term, place),
         results=(Result(partial, (*where, part.var, view.k.var), view.total, None),),
-        elements=tuple(_moved(e, place) for e in view.elements),
+        elements=tuple(moved(e, place) for e in view.elements),
     )
     second = replace(
         view,
@@ -126,8 +126,3 @@ def split_columns(view: ColumnReduction, device: Device) -> SplitColumns | None:
         lanes=math.gcd(columns, _WIDEST),
     )
     return SplitColumns(first, second, partial)
-
-
-def _moved(element: Result, place: dict[ir.Var, ir.Expr]) -> Result:
-    indices = tuple(substitute(i, place) for i in element.indices)
-    return replace(element, indices=indices, value=substitute(element.value, place))

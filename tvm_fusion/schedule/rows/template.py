@@ -62,16 +62,19 @@ def row_proposals(
     ------
     tuple of Operator
         Pairs of reductions with what lies between them; connected pairs together; reductions whose
-        results meet, as those of a cosine do, with what lies up to there; each of them,
-        and each single reduction, with the One-to-Many operators before it; single reductions with
-        those that others read as well, whose results are then the kernel's, too.
+        results meet, as those of a cosine do, with what lies up to there, and with pairs, as those
+        of a correlation; each of them, and each single reduction, with the One-to-Many operators
+        before it; single reductions with those that others read as well, whose results are then the
+        kernel's, too.
     """
     reductions = [
         op for op in graph.operators if op.type is MappingType.MANY_TO_MANY and is_row_reduction(op)
     ]
     known = set(reductions)
     spans = [span for op in reductions for span in _spans(graph, op, known)]
-    sets: list[frozenset[Operator]] = [*spans, *_joined(spans), *_meetings(graph, known)]
+    meetings = [*_meetings(graph, known)]
+    sets: list[frozenset[Operator]] = [*spans, *_joined(spans), *meetings]
+    sets.extend(_joined([*spans, *meetings]))
     sets.extend(frozenset([op]) for op in reductions)
     for operators in dict.fromkeys(sets):
         if len(operators) > 1:
@@ -265,6 +268,11 @@ def _large_contraction(program: Program, on_cpu: bool) -> Refusal | None:
     name = max(contractions, key=_operations).title
     if len(program.stages) == sum(s.is_map for s in program.stages) + 1:
         return Refusal("not_mine", f"{name} is a contraction and the only reduction.")
+    # A vector that rows are weighed by is read as a norm's gain is: of one number a row.
+    contractions = [s for s in contractions if len(s.axes) > program.row_rank]
+    if not contractions:
+        return None
+    name = max(contractions, key=_operations).title
     rows, operations = count_rows(program), max(map(_operations, contractions))
     if rows > FEW_ROWS or operations > most:
         return Refusal(
@@ -317,7 +325,8 @@ def _reduces_rows(group: Group) -> bool:
     except Unstructured:
         return False
     contractions = [s for s in stages if is_contraction(s)]
-    vectors = all(math.prod(at(a.extent) for a in s.axes[:-1]) <= FEW_ROWS for s in contractions)
+    matrices = [s for s in contractions if at(s.axes[-1].extent) > 1]  # a vector weighs a row
+    vectors = all(math.prod(at(a.extent) for a in s.axes[:-1]) <= FEW_ROWS for s in matrices)
     return vectors and all(_operations(s) <= SMALL_CONTRACTION for s in contractions)
 
 

@@ -1,1 +1,1 @@
-"""Prefix sums: one launch, each row read once."""
+"""Prefix sums with the maps around them: one launch, each row read once."""

@@ -36,22 +36,23 @@ class RowScanConfig:
     is_vector: bool  # whether these are a vector: of every row's elements, or of none
     rounds: ir.Expr  # rounds over a row
     bytes: int  # of an element of the sums
+    held: int = 0  # vectors of operands and results of maps around the sum
 
     @classmethod
     def of(cls, scan: PrefixSumProblem, device: Device) -> RowScanConfig:
         """Choose threads: as many as a row has vectors, short rows together."""
         lanes = device.warp_size or 32
         most = min(device.max_threads_per_block or 1024, MAX_THREADS)
-        types = {str(b.dtype) for b in (scan.source, scan.target)}
-        width = VECTOR_BYTES // max(DataType(t).itemsize for t in types)
+        width = VECTOR_BYTES // scan.itemsize
         length = constant(scan.length)
-        is_vector = types <= VECTOR_TYPES and (length or 1) % width == 0
+        is_vector = scan.types <= VECTOR_TYPES and (length or 1) % width == 0
         vectors = math.ceil((length or SYMBOLIC_ROW) / width)
         warps = min(math.ceil(vectors / lanes), most // lanes)
         rows = max(1, MIN_THREADS // (warps * lanes))
         rounds = ceildiv(scan.length, warps * lanes * width)
         size = DataType(scan.dtype).itemsize
-        return cls(rows, warps, lanes, width, is_vector, rounds, size)
+        held = 0 if scan.is_plain else len(scan.inputs) + len(scan.outputs) - 1
+        return cls(rows, warps, lanes, width, is_vector, rounds, size, held)
 
     @property
     def shared_bytes(self) -> int:
@@ -63,7 +64,8 @@ class RowScanConfig:
         """Registers of a thread, within 25 % of ptxas: see test_claims_against_ptxas."""
         totals = self.warps if self.warps > 1 else 0
         rest = 0 if self.is_vector else MASK_REGISTERS
-        return BASE_REGISTERS + rest + (self.width + totals) * self.bytes // 4
+        vectors = self.width * (1 + self.held)
+        return BASE_REGISTERS + rest + (vectors + totals) * self.bytes // 4
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class ColumnScanConfig:
     @classmethod
     def of(cls, scan: PrefixSumProblem) -> ColumnScanConfig:
         """Choose wide tasks where there are many."""
-        shape = list(scan.source.shape)
+        shape = scan.shape
         slices = constant(product(shape[: scan.axis]))
         columns = constant(product(shape[scan.axis + 1 :]))
         if columns is None:

@@ -8,6 +8,8 @@ for round (longer rows than the block has vectors), from carry = 0:
     add the totals of the warps before and the carry; carry += totals of all warps
     store the vector
 
+Maps before and behind the sum are computed of vectors in registers.
+
 Every step is a loop over the threads of its own, so that it means the same if threads run one after
 the other.
 """
@@ -16,9 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import tvm_ffi
 from tvm import ir, tirx
 
 from ..._tvm.ir.buffer import scratch
+from ...core.tir.expressions import loads, map_loads, substitute
 from ...core.tir.loops import (
     block,
     ceildiv,
@@ -34,11 +38,13 @@ from ...core.tir.loops import (
     when,
 )
 from ..gpu.threads.warp import each_thread, shuffle
+from ..index.address import known_step
 from ..instructions.lanes import ROW, LaneMove
 from .config import RowScanConfig
-from .problem import PrefixSumProblem
+from .problem import Map, PrefixSumProblem
 
 Body = Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]
+Element = Callable[[ir.Expr, list[ir.Expr]], tirx.Stmt]
 
 
 def scan_gpu(
@@ -73,12 +79,24 @@ class _ScanBlock:
         def own(name: str, dtype: str, size: int = 1) -> ir.Var:
             return scratch([*shape, index(size)], dtype, name, scope="local")
 
-        self.raw = own("raw", str(scan.source.dtype), self.width)
-        self.out = own("out", str(scan.target.dtype), self.width)
+        self.raw = own("raw", str(scan.before.value.ty.dtype), self.width)
+        self.out = own("out", str(scan.sums.dtype), self.width)
         self.held = own("held", scan.dtype, self.width)
         self.here, self.there = own("here", scan.dtype), own("there", scan.dtype)
         self.before, self.carry = own("before", scan.dtype), own("carry", scan.dtype)
         self.shuffled = own("shuffled", scan.dtype)
+        self.operands = {
+            one: [
+                (read, own("operand", str(read.source.dtype), self.width))
+                for read in _distinct(one, scan.sums)
+            ]
+            for one in (scan.before, *scan.after)
+            if not one.is_load
+        }
+        self.results = [
+            self.out if one.is_load else own("result", str(y.dtype), self.width)
+            for y, one in zip(scan.outputs, scan.after, strict=True)
+        ]
         self.totals = scratch(shape[:2], scan.dtype, "totals", scope="shared")
 
     def grid(self) -> tirx.Stmt:
@@ -91,6 +109,8 @@ class _ScanBlock:
         start = self._each_thread(lambda *at: tirx.BufferStore(self.carry, zero, [*at, index(0)]))
         body = sequence([start, loop("round", self.config.rounds, self._round)])
         vectors = [self.raw, self.out, self.held]
+        vectors += [vector for own in self.operands.values() for _, vector in own]
+        vectors += [y for y in self.results if y is not self.out]
         numbers = [self.here, self.there, self.shuffled, self.before, self.carry]
         if self.warps > 1:
             numbers.append(self.totals)
@@ -127,7 +147,7 @@ class _ScanBlock:
             return tirx.BufferStore(self.raw, tirx.const(0, str(self.raw.dtype)), [*at, i])
 
         def copy(i: ir.Expr, place: list[ir.Expr]) -> tirx.Stmt:
-            return tirx.BufferStore(self.raw, tirx.BufferLoad(self.scan.source, place), [*at, i])
+            return tirx.BufferStore(self.raw, self.scan.before.at(place), [*at, i])
 
         def take(i: ir.Expr) -> tirx.Stmt:
             value = tirx.Cast(dtype, tirx.BufferLoad(self.raw, [*at, i]))
@@ -139,7 +159,7 @@ class _ScanBlock:
         return sequence(
             [
                 self._unrolled(clear),
-                self._vector(number, at, copy),
+                *self._mapped(number, at, self.scan.before, self.raw, copy),
                 *(take(index(i)) for i in range(self.width)),
                 tirx.BufferStore(self.here, total, [*at, index(0)]),
             ]
@@ -242,13 +262,58 @@ class _ScanBlock:
             value = tirx.Cast(str(self.out.dtype), value)
             return tirx.BufferStore(self.out, value, [*at, index(i)])
 
-        def copy(i: ir.Expr, place: list[ir.Expr]) -> tirx.Stmt:
-            return tirx.BufferStore(self.scan.target, tirx.BufferLoad(self.out, [*at, i]), place)
-
-        stored = self._vector(number, list(at), copy)
         return sequence(
-            [*(result(i) for i in range(self.width)), when(self.first + r < self.count, stored)]
+            [
+                *(result(i) for i in range(self.width)),
+                when(self.first + r < self.count, sequence(self._stored(number, list(at)))),
+            ]
         )
+
+    def _stored(self, number: ir.Expr, at: list[ir.Expr]) -> list[tirx.Stmt]:
+        """Store what maps make of the sums of a vector."""
+        stmts: list[tirx.Stmt] = []
+        outputs = zip(self.scan.outputs, self.scan.after, self.results, strict=True)
+        for target, one, vector in outputs:
+
+            def copy(
+                i: ir.Expr, place: list[ir.Expr], vector: ir.Var = vector, target: ir.Var = target
+            ) -> tirx.Stmt:
+                return tirx.BufferStore(target, tirx.BufferLoad(vector, [*at, i]), place)
+
+            if not one.is_load:
+                stmts += self._mapped(number, at, one, vector, copy)
+            stmts.append(self._vector(number, at, copy))
+        return stmts
+
+    def _mapped(
+        self, number: ir.Expr, at: list[ir.Expr], one: Map, vector: ir.Var, copy: Element
+    ) -> list[tirx.Stmt]:
+        """Compute what maps make of a vector: operands in vectors first, where there are some."""
+        if one.is_load:
+            return [self._vector(number, at, copy)]
+        operands, stmts = self.operands[one], []
+
+        def element(i: ir.Expr, place: list[ir.Expr]) -> tirx.Stmt:
+            def held(read: ir.TensorLoad) -> ir.Expr:
+                if read.source.same_as(self.scan.sums):
+                    return tirx.BufferLoad(self.out, [*at, i])
+                own = next(v for x, v in operands if tvm_ffi.structural_equal(x, read))
+                return tirx.BufferLoad(own, [*at, i])
+
+            there = dict(zip(one.indices, place, strict=True))
+            return tirx.BufferStore(vector, substitute(map_loads(one.value, held), there), [*at, i])
+
+        for read, own in operands:
+
+            def load(
+                i: ir.Expr, place: list[ir.Expr], read: ir.TensorLoad = read, own: ir.Var = own
+            ) -> tirx.Stmt:
+                there = dict(zip(one.indices, place, strict=True))
+                return tirx.BufferStore(own, substitute(read, there), [*at, i])
+
+            is_row = known_step(read.source, read.indices, one.indices[-1], one.indices) == 1
+            stmts.append(self._vector(number, at, load, is_row=is_row))
+        return [*stmts, self._vector(number, at, element, is_row=False)]
 
     def _unrolled(self, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
         return unrolled("i", self.width, body)
@@ -257,17 +322,32 @@ class _ScanBlock:
         self,
         number: ir.Expr,
         at: list[ir.Expr],
-        body: Callable[[ir.Expr, list[ir.Expr]], tirx.Stmt],
+        body: Element,
+        *,
+        is_row: bool = True,
     ) -> tirx.Stmt:
-        """Run ``body(i, place)`` for the elements of a vector inside the row."""
+        """Run ``body(i, place)`` for the elements of a vector inside the row.
+
+        As one access of memory, unless the elements are no neighbours, or are computed.
+        """
         r, w, lane = at
         row = tirx.min(self.first + r, self.count - 1) if self.rows > 1 else self.first + r
         place = coordinates(row, self.scan.rows)
         start = ((number * self.warps + w) * self.lanes + lane) * self.width
         length = index(self.scan.length)
         if self.config.is_vector and constant(self.scan.length) is not None:
-            vector = loop(
-                "i", self.width, lambda i: body(i, [*place, start + i]), tirx.ForKind.VECTORIZED
-            )
+            kind = tirx.ForKind.VECTORIZED if is_row else tirx.ForKind.UNROLLED
+            vector = loop("i", self.width, lambda i: body(i, [*place, start + i]), kind)
             return when(simplified(start) < length, vector)
         return self._unrolled(lambda i: when(start + i < length, body(i, [*place, start + i])))
+
+
+def _distinct(one: Map, sums: ir.Var) -> list[ir.TensorLoad]:
+    """List what a map loads, besides the sums, each load once."""
+    found: list[ir.TensorLoad] = []
+    for read in loads(one.value):
+        if not read.source.same_as(sums) and not any(
+            tvm_ffi.structural_equal(read, x) for x in found
+        ):
+            found.append(read)
+    return found

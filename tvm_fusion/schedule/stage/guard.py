@@ -45,7 +45,7 @@ def schedule_function(
     """
     on_cpu = target.kind.name == "llvm"
     if on_cpu and _is_empty(func):  # a GPU needs threads all the same
-        sentence = "An extent is 0: there is next to nothing to compute; it keeps plain loops."
+        sentence = "An extent is 0, so there is nothing to speed up: it keeps plain loops."
         record(Decision(name, "", "accepted", "empty", sentence))
         return _initialized(name, func)
     for rule in rules:

@@ -58,7 +58,7 @@ def test_rows_tell_the_work_of_each_group(products):
     assert all(0 < row.least_us <= row.us and row.start_us > 0 for row in profile.rows)
     assert first.start_us + first.spent_us <= second.start_us
     assert (profile.clock, profile.function, profile.extents) == ("cpu", "main", {})
-    assert profile.launched_us is None
+    assert (profile.launched_us, profile.streamed_us, profile.gaps_us) == (None, None, None)
     assert profile.notes == ()
 
 

@@ -172,7 +172,7 @@ def test_a_pair_behind_one_that_is_refused():
 def test_the_planner_tells_why_there_are_two_kernels():
     claims, reasons = planned(layers(3136, 96, 384, 96, activation="gelu", has_residual=True))
     assert [c.template.name for c in claims] == ["contraction"] * 2
-    assert any("which pays off up to 85%: 49 tiles of 64 rows" in reason for reason in reasons)
+    assert any("and the limit is 85%: it has 49 tiles of 64 rows" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_rows_that_copies_read_are_aligned(case, depth):
     ("case", "why"),
     [
         (((1, 3, 13, 9), (24, 3, 3, 3), {"dilation": 2, "padding": (2, 2)}), "has holes"),
-        (((1, 6, 9, 9), (16, 3, 3, 3), {"groups": 2}), "a batch of products"),
+        (((1, 6, 9, 9), (16, 3, 3, 3), {"groups": 2}), "a batched product"),
         (((1, 24, 9, 9), (16, 24, 5, 5), {}), "has 120 terms, more than 96"),
         (((1, 3, 9, 9), (16, 3, 3, 1), {"padding": (1, 0)}), "0 axes of the window move"),
         (((1, 3, 9, 9), (16, 3, 3, 3), {}, False, "float32"), "of float32, not a half type"),

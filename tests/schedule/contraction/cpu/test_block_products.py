@@ -12,7 +12,7 @@ from tvm_fusion.frontend.operators.packed_weights import RelaxOperators, unpack_
 from tvm_fusion.schedule.contraction.cpu.blocks.bytes import ByteBlocks
 from tvm_fusion.schedule.contraction.cpu.blocks.floats import FloatBlocks
 from tvm_fusion.schedule.contraction.cpu.config import FEW
-from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.templates.gemm import CpuContraction
 from tvm_fusion.schedule.instructions.table import find
 from tvm_fusion.schedule.stage.install import Packer
 

@@ -9,7 +9,7 @@ from tvm import relax, tirx
 
 from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.templates.gemm import CpuContraction
 
 op = relax.op
 m, k = (tirx.Var(name, "int64") for name in "mk")

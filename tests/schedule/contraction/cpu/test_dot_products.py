@@ -12,7 +12,7 @@ from relax_modules import main_module
 from tvm import relax, tirx
 
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.templates.gemm import CpuContraction
 
 pytestmark = pytest.mark.slow_beyond(2)
 

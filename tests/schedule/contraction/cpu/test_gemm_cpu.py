@@ -13,7 +13,7 @@ from tvm import relax, tirx
 from tvm_fusion.device import parse
 from tvm_fusion.device.probe import host_cpu
 from tvm_fusion.pipeline import relax_pipeline
-from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.templates.gemm import CpuContraction
 
 pytestmark = pytest.mark.slow_beyond(2)
 

@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from tvm_fusion.core.contract.template import Claim, Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.pipeline import relax_pipeline
-from tvm_fusion.schedule.contraction.cpu.grouped_gemm_template import GroupedGemm
+from tvm_fusion.schedule.contraction.cpu.templates.grouped import GroupedGemm
 
 op = relax.op
 

@@ -13,7 +13,7 @@ from tvm import relax
 
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.cpu.blocking import GemmProblem, Machine, default_blocking
-from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.templates.gemm import CpuContraction
 from tvm_fusion.schedule.cpu.register_tile import VectorUnit
 
 op = relax.op

@@ -15,8 +15,8 @@ from tvm_fusion.device import parse
 from tvm_fusion.fusion.cost import CostModel
 from tvm_fusion.pipeline import relax_pipeline
 from tvm_fusion.program.group import Group
-from tvm_fusion.schedule.contraction.cpu.norm_gemm_template import NormGemm
-from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.templates.gemm import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.templates.norm import NormGemm
 from tvm_fusion.schedule.rows.template import Rows
 
 op = relax.op

@@ -9,7 +9,7 @@ from tvm import tirx
 from tests.schedule.contraction.ragged_graphs import drawn, ends_of, expected, experts, gated
 from tvm_fusion.core.contract.template import Claim
 from tvm_fusion.schedule.contraction.cpu.ragged_rows import RaggedTasks
-from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.templates.gemm import CpuContraction
 from tvm_fusion.schedule.stage.install import gather
 
 pytestmark = pytest.mark.slow_beyond(2)

@@ -14,8 +14,8 @@ from tests.schedule.contraction.ragged_graphs import drawn as ragged
 from tests.schedule.contraction.ragged_graphs import ends_of, expected, experts
 from tvm_fusion.core.tir.loops import find
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.cpu.norm_gemm_template import NormGemm
-from tvm_fusion.schedule.contraction.cpu.template import CpuContraction, CpuContractionDetails
+from tvm_fusion.schedule.contraction.cpu.templates.gemm import CpuContraction, CpuContractionDetails
+from tvm_fusion.schedule.contraction.cpu.templates.norm import NormGemm
 from tvm_fusion.schedule.contraction.cpu.tile_product import TileProduct
 
 pytestmark = pytest.mark.slow_beyond(3)

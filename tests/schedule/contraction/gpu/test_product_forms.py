@@ -90,7 +90,7 @@ def test_a_rank_is_no_matter_of_time(monkeypatch):
     """An implicit GEMM is taken before the product as it is, and says so."""
     product_ = read(CASES["implicit GEMM"]())
     forms = {form.name: form for form in weighed(product_)}
-    assert forms["as it is"].sentence == "By rule, implicit GEMM comes first."
+    assert forms["as it is"].sentence == "The form 'implicit GEMM' takes precedence."
     monkeypatch.setattr(forms_gpu, "BY_RANK", BY_RANK[::-1])
     monkeypatch.setattr(forms_gpu, "BY_TIME", ())
     assert choose(product_).name == "as it is"

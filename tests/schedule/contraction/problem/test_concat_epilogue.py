@@ -19,7 +19,7 @@ from tvm import relax, tirx
 from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.deploy.count import count
 from tvm_fusion.program.stage import Axis
-from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.templates.gemm import CpuContraction
 from tvm_fusion.schedule.contraction.problem.epilogue.cut_axis import cuts_of
 
 op = relax.op

@@ -58,6 +58,20 @@ def gated(rows, terms, columns):
     return params, body, reference
 
 
+def halves(params, body, reference):
+    """The halves of a product's columns, multiplied: two sums for each result."""
+
+    def both(emit, *given):
+        sides = emit(op.split(emit(body(emit, *given)), 2, axis=-1))
+        return op.multiply(*(emit(relax.TupleGetItem(sides, i)) for i in range(2)))
+
+    def product(*given):
+        one, other = np.split(reference(*given)[0], 2, axis=-1)
+        return [one * other]
+
+    return params, both, product
+
+
 CASES = {
     "three_rows": along(3, 1024, 64),
     "eight_rows": along(8, 512, 129 * 4),
@@ -106,6 +120,55 @@ def test_computes_the_product(name):
     assert claim.shared_bytes == shared_bytes(func)
     assert check_gpu(func, CUDA.tvm_target()) is None
     inputs = inputs_of(params)
+    wide = [x if x.dtype.kind in "iu" else x.astype("float64") for x in inputs.values()]
+    close(run(func, members, inputs), reference(*wide), 2e-6)
+
+
+def waits_behind_the_weights(func):
+    text = cuda_source(func)
+    text = text[text.index(") {", text.rindex("__global__")) :]
+    return text.index("constant_ptr[") < text.index("griddepcontrol_wait()") < text.index("(x_ptr")
+
+
+@pytest.mark.parametrize(("terms", "columns"), [(1024, 128), (2176, 36)])  # rounds of loads
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_norm_in_front_of_one_row(terms, columns, is_early):
+    params, body, reference = int4(1, terms, columns, 1, True, size=128)
+    params = [*params, tensor("gain", terms, dtype="float16")]
+    inputs = inputs_of(params)
+    inputs["x"] *= 1e-4  # whose products with the gain half types lack the digits of
+
+    def normed(emit, x, q, s, gain):
+        if is_early:
+            q, s = (relax.const(inputs[name]) for name in "qs")
+        return body(emit, emit(op.nn.rms_norm(x, gain, [-1], 1e-9)), q, s)
+
+    members = group(params, normed, CUDA)
+    claim, func = kernel(TEMPLATE, members, CUDA)
+    assert multiplies(func)
+    assert claim.shared_bytes == shared_bytes(func)
+    assert not is_early or waits_behind_the_weights(func)
+    x = inputs["x"].astype("float64")
+    rows = x / np.sqrt((x * x).mean() + 1e-9) * inputs["gain"]
+    rounded = rows.astype("float16").astype("float64")
+    wanted = reference(rounded, inputs["q"], inputs["s"].astype("float64"))
+    close(run(func, members, inputs), wanted, 5e-5)
+
+
+@pytest.mark.parametrize("stages", [2, 1])
+def test_a_constant_weight_is_loaded_before_the_wait(stages):
+    params, body, reference = int4(1, 4096, 128, 1, True, size=128)
+    if stages == 1:  # more vectors of a tile
+        params, body, reference = halves(params, body, reference)
+    inputs = inputs_of(params)
+
+    def early(emit, x, _, s):
+        return body(emit, x, *(relax.const(inputs[name]) for name in "qs"))
+
+    members = group(params, early, CUDA)
+    claim, func = kernel(TEMPLATE, members, CUDA)
+    assert claim.details.config.gemm.stages == stages
+    assert waits_behind_the_weights(func)
     wide = [x if x.dtype.kind in "iu" else x.astype("float64") for x in inputs.values()]
     close(run(func, members, inputs), reference(*wide), 2e-6)
 

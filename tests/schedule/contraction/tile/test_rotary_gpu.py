@@ -11,7 +11,7 @@ from tvm import relax
 from tests.schedule.contraction.gemm_graphs import changed, with_numbers
 from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.device import parse
-from tvm_fusion.schedule.contraction.cpu.template import CpuContraction
+from tvm_fusion.schedule.contraction.cpu.templates.gemm import CpuContraction
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.mma.default import tile_gemm_config
 from tvm_fusion.schedule.contraction.mma.kernel import tile_gemm_gpu

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tvm_ffi
 
-from ..tensors import as_array, copy_to, to_numpy, to_tensor
+from ..tensors import as_array, copy_to, to_numpy, to_tensor, write_into
 from .calls import Call, Instrument, Run, ungraphed
 from .clocks import CpuClock, GpuEvents
 from .ranges import Ranges
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..executable import Executable
     from ..function import Function
 
+_STREAMED, _STREAM_SECONDS = 200, 0.5
 _BUFFER_BYTES = 8 << 20
 _FORCED = 1  # flush of records that are not whole buffers
 _KERNEL = "_kernel"  # behind a PrimFunc's name, in those of its kernels
@@ -76,7 +77,7 @@ class Recorder:
         finally:
             self._call("activity_disable", kind)
         found = [(str(one.name), int(one.start), int(one.end)) for one in self._kernels]
-        return Run(tuple(_calls(found, names, began)), (ended - began) / 1e3)
+        return Run(tuple(_calls(found, names, began)), (ended - began) / 1e3, _gaps(found) / 1e3)
 
     def _call(self, name: str, *args: Any) -> Any:
         try:
@@ -116,6 +117,15 @@ def _calls(
         yield Call(name, (own[0][0] - began) / 1e3, sum(us for _, us in own) / 1e3)
 
 
+def _gaps(kernels: Sequence[tuple[str, int, int]]) -> int:
+    """Add up when no kernel ran between the first one's start and the last one's end."""
+    idle, end = 0, None
+    for _, start, stop in sorted(kernels, key=lambda kernel: kernel[1]):
+        idle += 0 if end is None else max(0, start - end)
+        end = stop if end is None else max(end, stop)
+    return idle
+
+
 class Bench:
     """A function with its inputs, warmed up.
 
@@ -138,6 +148,8 @@ class Bench:
         How kernels are timed.
     launched_us : float or None
         A whole call that launches its kernels as between events; ``None`` if that is no other.
+    streamed_us : float or None
+        A call among many that do not wait for each other; ``None`` before :meth:`stream`.
     notes : list of str
         What a reader should know.
     """
@@ -151,65 +163,85 @@ class Bench:
         warmup: int,
     ) -> None:
         self.on_gpu = executable.device.type != "cpu"
-        self._executable, self._usual = executable, executable.function(function)
-        self._inputs = _Inputs(inputs, self._usual.in_place, executable.device)
+        self._executable, usual = executable, executable.function(function)
+        self._inputs = _Inputs(inputs, usual.in_place, executable.device)
+        self._usual = usual.bind(self._inputs.bound)
         self.launched_us: float | None = None
+        self.streamed_us: float | None = None
         self.notes: list[str] = []
-        kind = executable.device.type
-        clock = GpuEvents(kind) if self.on_gpu else CpuClock()
-        self.clock = clock.name
+        clock = GpuEvents(executable.device.type) if self.on_gpu else CpuClock()
+        self._clock, self.clock = clock, clock.name
         self._instrument = Instrument(clock, Ranges(titles))
-        self._separate = executable.instrumented(function, self._instrument)
+        self._name = function
+        self._separate = self._instrumented(self._instrument)
         with ungraphed():  # where the virtual machine is made
-            arguments = self._inputs.fresh()
-            self.sizes = self._instrument.sizes(lambda: self._run(self._separate, arguments))
+            self.sizes = self._instrument.sizes(lambda: self._run(self._separate))
         self.names = [name for name, _ in self.sizes]
         for _ in range(max(1, warmup)):
             self.whole()
         self._recorder: Recorder | None = None
-        if isinstance(clock, GpuEvents):
-            try:
-                self._recorder = Recorder(kind)
-                self.timed()
-                self.clock = "cupti"
-            except Unusable as reason:
-                self._recorder = None
-                self.launched_us = self._time_launches(function)
-                self.notes.append(f"Kernels are launched one by one, between events: {reason}.")
-                clock.last(3 * self.launched_us)
+
+    def record(self) -> None:
+        """Let a GPU's kernels be timed by CUPTI where it can, or else between events."""
+        assert isinstance(self._clock, GpuEvents)
+        try:
+            self._recorder = Recorder(self._executable.device.type)
+            self.timed()
+            self.clock = "cupti"
+        except Unusable as reason:
+            self._recorder = None
+            self.launched_us = self._time_launches()
+            self.notes.append(f"Kernels are launched one by one, between events: {reason}.")
+            self._clock.last(3 * self.launched_us)
+
+    def stream(self) -> None:
+        """Time calls that do not wait for each other."""
+        begin, count = time.perf_counter(), 0
+        while count < _STREAMED and time.perf_counter() - begin < _STREAM_SECONDS:
+            self._usual.run(self._inputs.given)
+            count += 1
+        self._executable.synchronize()
+        self.streamed_us = (time.perf_counter() - begin) * 1e6 / count
 
     def whole(self, function: Function | None = None) -> float:
         """Time a whole call in microseconds, by default as a user calls it."""
-        arguments = self._inputs.fresh()
+        self._restore()
         begin = time.perf_counter()
-        self._run(function or self._usual, arguments)
+        self._run(function or self._usual)
         return (time.perf_counter() - begin) * 1e6
 
     def timed(self) -> Run:
         """Time the kernels of a call."""
-        arguments = self._inputs.fresh()
+        self._restore()
         if self._recorder is not None:
-            return self._recorder.timed(lambda: self._run(self._usual, arguments), self.names)
-        known = frozenset(self.names)
-        return self._instrument.timed(lambda: self._run(self._separate, arguments), known)
+            return self._recorder.timed(lambda: self._run(self._usual), self.names)
+        return self._instrument.timed(lambda: self._run(self._separate), frozenset(self.names))
 
     def extents(self) -> dict[str, int]:
         """Tell the extents of symbolic dimensions."""
-        return self._usual.extents(self._inputs.fresh())
+        return self._usual.extents(self._inputs.given)
 
-    def _run(self, function: Function, arguments: Mapping[str, Any]) -> None:
-        function.run(arguments)
+    def _instrumented(self, instrument: Instrument | None) -> Function:
+        return self._executable.instrumented(self._name, instrument).bind(self._inputs.bound)
+
+    def _restore(self) -> None:
+        if self._inputs.bound:
+            self._inputs.restore()
+            self._executable.synchronize()
+
+    def _run(self, function: Function) -> None:
+        function.run(self._inputs.given)
         self._executable.synchronize()
 
-    def _time_launches(self, name: str) -> float:
-        launched = self._executable.instrumented(name, None)
+    def _time_launches(self) -> float:
+        launched = self._instrumented(None)
         with ungraphed():
             self.whole(launched)
         return statistics.median(self.whole(launched) for _ in range(5))
 
 
 class _Inputs:
-    """Inputs of every call: those that a call writes to are copied anew for each.
+    """Inputs of every call; what a call writes to is a copy, which has the same values each time.
 
     Parameters
     ----------
@@ -219,29 +251,39 @@ class _Inputs:
         Names of inputs that a call writes to.
     device
         Where arrays of the host go first, so that calls are timed without that copy.
+
+    Attributes
+    ----------
+    given : dict of str to array
+        What to call a function with that is bound to the others.
+    bound : dict of str to array
+        The copies: as caches they stay where they are, and a CUDA graph reads them there.
     """
 
     def __init__(
         self, inputs: Mapping[str, Any], in_place: Collection[str], device: tvm_ffi.Device
     ) -> None:
-        self._in_place, self._device = in_place, device
+        self._device = device
+        self._written = {name: inputs[name] for name in in_place}
+        self.bound = {name: self._copy(array) for name, array in self._written.items()}
         on_gpu = device.type != "cpu"
-        self._arrays = {
+        self.given = {
             name: to_tensor(array, device) if on_gpu and isinstance(array, np.ndarray) else array
             for name, array in inputs.items()
+            if name not in in_place
         }
 
-    def fresh(self) -> dict[str, Any]:
-        """Return what to call the function with."""
-        return {
-            name: self._copy(array) if name in self._in_place else array
-            for name, array in self._arrays.items()
-        }
+    def restore(self) -> None:
+        """Give the copies the values that they had before any call."""
+        for name, array in self._written.items():
+            write_into(self.bound[name], array, f"input {name!r}")
 
     def _copy(self, array: Any) -> Any:
         found = as_array(array, "", "an input")
-        if isinstance(found, np.ndarray):
-            return found.copy()
-        return (
-            to_numpy(found).copy() if self._device.type == "cpu" else copy_to(found, self._device)
-        )
+        if self._device.type != "cpu":
+            return (
+                to_tensor(found, self._device)
+                if isinstance(found, np.ndarray)
+                else copy_to(found, self._device)
+            )
+        return (found if isinstance(found, np.ndarray) else to_numpy(found)).copy()

@@ -44,6 +44,9 @@ class Run:
 
     calls: tuple[Call, ...]  # of kernels, in order
     us: float  # of the whole run by the host's clock, timing included
+    # Between the start of its first kernel and the end of its last, when none ran; ``None`` where
+    # timing itself makes gaps.
+    gaps_us: float | None = None
 
 
 class Instrument:

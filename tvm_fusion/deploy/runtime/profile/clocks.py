@@ -1,10 +1,8 @@
 """Clocks of a profile: the CPU's, and events on a GPU's stream."""
 
 import ctypes
-import statistics
 import time
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, Protocol
 
 import tvm_ffi
@@ -16,6 +14,7 @@ from ....device.hip import open_hip
 _DELAY_BYTES = 256 << 20  # of one memset: about 0.1 ms on a fast GPU
 _MOST_DELAYS = 400
 _EVENT_FLAGS = 0  # with times
+_MEMSETS = 64  # that tell what events cost
 
 
 class Clock(Protocol):
@@ -115,8 +114,10 @@ class GpuEvents:
 
     def _occupy(self, times: int) -> None:
         for _ in range(times):
-            size = ctypes.c_size_t(_DELAY_BYTES)
-            self._gpu.call("MemsetAsync", self._delay, 0, size, self.stream)
+            self._memset(_DELAY_BYTES)
+
+    def _memset(self, size: int) -> None:
+        self._gpu.call("MemsetAsync", self._delay, 0, ctypes.c_size_t(size), self.stream)
 
     def _time_delay(self) -> float:
         self._occupy(2)  # the first ones are slower
@@ -125,11 +126,22 @@ class GpuEvents:
         return max(self.read([self.mark()])[0] / 8, 1.0)
 
     def _time_nothing(self) -> float:
-        self._delays = 8
-        self.start()
-        times = self.read([self.mark() for _ in range(64)])
+        """Tell by how much events around a kernel, here a memset, put off the next one."""
+        self._delays = 16
+        between, behind = self._time_memsets(has_events=True), self._time_memsets(has_events=False)
         self._delays = 0
-        return statistics.median(b - a for a, b in pairwise(times))
+        return max(between - behind, 0.0) / (_MEMSETS - 1)
+
+    def _time_memsets(self, has_events: bool) -> float:
+        """Time a row of memsets, with events between them or one at the end, in microseconds."""
+        self.start()
+        marks = [self.mark()]
+        for number in range(_MEMSETS):
+            self._memset(4)
+            if has_events or number == _MEMSETS - 1:
+                marks.append(self.mark())
+        times = self.read(marks)
+        return times[-1] - times[0]
 
 
 class GpuRuntime:

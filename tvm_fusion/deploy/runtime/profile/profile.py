@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -158,6 +158,7 @@ def _of_gpu(kind: str, peak_flops: Mapping[str, float]) -> Rates:
 
 
 _Group = Mapping[str, Any]  # of the manifest
+_Measured = TypeVar("_Measured")
 
 
 def profile(
@@ -172,15 +173,18 @@ def profile(
     check_names(executable.signatures[function].inputs, inputs)
     launches = found["functions"][function].get("launches", [])
     bench = Bench(executable, inputs, function, titles(groups, launches), warmup)
-    ends, timings = _in_turns(bench, runs)
+    measure = _one_after_the_other if bench.on_gpu else _in_turns
+    ends, timings = measure(bench, runs)
     extents = bench.extents()
     threads = 0 if bench.on_gpu else team_size()
     machine = rates(found["target"]["kind"], threads)
     called = launches_of_calls(bench.names, launches)
-    rows = _rows(_faster_half(timings, bench.names), bench, called, groups, extents, machine)
+    faster = _faster_half(timings, bench.names)
+    rows = _rows(faster, bench, called, groups, extents, machine)
     kernels = sum(row.us for row in rows)
-    share = _kernels_share(ends, timings)
+    share = 0.0 if bench.on_gpu else _kernels_share(ends, timings)
     end_to_end = kernels / share if share else statistics.median(ends)
+    gaps = [run.gaps_us for run in faster if run.gaps_us is not None]
     device = device_of(found["target"]["kind"]).name
     return Profile(
         found["source"],
@@ -198,17 +202,35 @@ def profile(
         machine,
         rows,
         (*bench.notes, *_notes(found, device, extents)),
+        statistics.mean(gaps) if gaps else None,
+        bench.streamed_us,
     )
 
 
 def _in_turns(bench: Bench, runs: int | None) -> tuple[list[float], list[Run]]:
     """Time whole calls, and between each two of them the kernels of one."""
-    ends, timings = [bench.whole()], list[Run]()
-    until = time.perf_counter() + _LEAST_SECONDS
-    while len(timings) < (runs or _RUNS) or (runs is None and time.perf_counter() < until):
-        timings.append(bench.timed())
-        ends.append(bench.whole())
-    return ends, timings
+    ends = [bench.whole()]
+    pairs = _repeated(lambda: (bench.timed(), bench.whole()), runs, _LEAST_SECONDS)
+    return ends + [end for _, end in pairs], [timing for timing, _ in pairs]
+
+
+def _one_after_the_other(bench: Bench, runs: int | None) -> tuple[list[float], list[Run]]:
+    """Time whole calls, then kernels: from its first record on, CUPTI slows the calls of a GPU."""
+    ends = _repeated(bench.whole, runs, _LEAST_SECONDS / 2)
+    bench.stream()
+    bench.record()
+    return ends, _repeated(bench.timed, runs, _LEAST_SECONDS / 2)
+
+
+def _repeated(
+    measure: Callable[[], _Measured], runs: int | None, seconds: float
+) -> list[_Measured]:
+    """Measure so often, by default for a while as well."""
+    found: list[_Measured] = []
+    until = time.perf_counter() + seconds
+    while len(found) < (runs or _RUNS) or (runs is None and time.perf_counter() < until):
+        found.append(measure())
+    return found
 
 
 def _kernels_share(ends: Sequence[float], timings: Sequence[Run]) -> float:

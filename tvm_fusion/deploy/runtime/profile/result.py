@@ -70,8 +70,8 @@ class Profile:
     threads: int  # of the CPU's team; 0 on a GPU
     runs: int  # timed runs of each kind
     extents: Mapping[str, int]  # of symbolic dimensions
-    # A whole call without timers, from arrays to arrays: the kernels' sum by its median share of
-    # such calls, each next to those before and after it.
+    # A whole call without timers, from arrays to arrays. On a CPU the kernels' sum by its median
+    # share of such calls, each next to those before and after it; on a GPU the calls' median.
     end_to_end_us: float
     kernels_us: float  # sum of the rows
     # What is left of ``end_to_end_us``: checks of arguments, the virtual machine, allocation, gaps
@@ -84,6 +84,12 @@ class Profile:
     rates: Rates  # of the machine
     rows: tuple[KernelTime, ...]  # in the order of the calls
     notes: tuple[str, ...] = ()  # what a reader should know
+    # Of ``host_us``, between the first kernel's start and the last one's end; ``None`` where timing
+    # itself makes gaps.
+    gaps_us: float | None = None
+    # A call among many that do not wait for each other, so that a GPU's work hides the host's;
+    # ``None`` on a CPU.
+    streamed_us: float | None = None
 
     @property
     def kernels_share(self) -> float:

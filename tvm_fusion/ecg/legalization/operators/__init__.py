@@ -3,8 +3,6 @@
 from ..expand import Legalization
 from . import extrema, norms
 from .adaptive_pool import adaptive_avg_pool
-from .bucketize import NAME as BUCKETIZE
-from .bucketize import bucketize
 from .elementwise import ELEMENTWISE
 from .extrema import EXTREMA, from_infinity
 from .integer_arithmetic import INTEGERS, MEAN, mean
@@ -13,6 +11,7 @@ from .scan import NAME as CUMSUM
 from .scan import cumsum
 from .scatter import NAME as SCATTER
 from .scatter import scatter_nd
+from .sorting import BUCKETIZE, bucketize
 
 LEGALIZATIONS: dict[str, Legalization] = {
     **norms.LEGALIZATIONS,

@@ -1,4 +1,4 @@
-"""Sort floating point numbers by integer keys of a total order (NaN included).
+"""Sort numbers by integer keys of a total order (NaN included); bisect sorted rows.
 
 TVM compares numbers with ``<``. Beside NaN that is no order at all: what stands before and behind
 one is not sorted, and std::stable_sort has no defined behaviour. Its function for CPUs knows no
@@ -8,17 +8,60 @@ both zeros are equal, and equal ones keep their order:
     keys = the bits of x, negated below 0             elementwise, fused with what x comes from
     keys, places = sort, argsort or topk of keys      TVM's, of int32 or int64
     y = the number that has the key's bits            elementwise, fused with what reads y
+
+What topk returns beside its places is read from x there, with the sign of its zeros.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import tvm
 from tvm import ir, relax, te, tirx
 from tvm.target import Target
 
+from ....core.tir.loops import index
+from ....core.tir.task_kernel import Extents, Local, repeat_while, store, task_kernel
 from .extrema import ordered
+
+BUCKETIZE = "relax.bucketize"
+
+
+def bucketize(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Count the boundaries before each value, or with ``right`` up to it, by bisection.
+
+        for each value, in parallel:
+            low, high = 0, number of boundaries
+            while low < high: keep the half that the value stands in
+            y[value] = low
+
+    TVM's own loop over values is a CPU's parallel one, which no GPU runs.
+    """
+    is_right = bool(call.attrs.right)
+
+    def body(*given: Any) -> None:
+        *at, values, boundaries, made = given
+        low, high = Local("int64", 0), Local("int64", index(boundaries.shape[0]))
+        with repeat_while(low.value < high.value):
+            middle = Local("int64", (low.value + high.value) >> index(1))
+            element = boundaries[middle.value]
+            # One condition for both ends: TVM turns a negated ``>=`` into ``<``, and with NaN,
+            # which stands behind all numbers, neither holds.
+            is_behind = element > values[tuple(at)] if is_right else element >= values[tuple(at)]
+            low.set(tirx.Select(is_behind, low.value, middle.value + index(1)))
+            high.set(tirx.Select(is_behind, middle.value, high.value))
+        store(made, at, tirx.Cast(str(made.dtype), low.value))
+
+    own = Extents()
+    types = [
+        (own.of(ty.shape.values), str(ty.dtype.dtype))
+        for ty in (*(arg.ty for arg in call.args), call.ty)
+    ]
+    *inputs, made = types
+    func = task_kernel("bucketize", inputs[0][0], inputs, [made], body)
+    return relax.call_tir(bb.add_func(func, "bucketize"), list(call.args), out_ty=call.ty)
+
 
 _SORTS = ("relax.sort", "relax.argsort", "relax.topk")
 _OF_FLOATS = {"float16": "int32", "bfloat16": "int32", "float32": "int32", "float64": "int64"}
@@ -48,6 +91,13 @@ def sorted_by_keys(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         keys = builder.emit(relax.op.astype(x, key_type))
     else:
         keys = builder.emit(_map(builder, _key, x, "sort_keys"))
+    if isinstance(call.ty, relax.TupleType) and dtype in _OF_FLOATS:
+        attrs = call.attrs
+        options = {"largest": bool(attrs.largest), "dtype": str(call.ty.fields[1].dtype.dtype)}
+        places = relax.op.topk(keys, int(attrs.k), int(attrs.axis), "indices", **options)
+        places = builder.emit(places)
+        values = relax.op.gather_elements(x, places, int(attrs.axis) % x.ty.ndim)
+        return relax.Tuple([builder.emit(values), places])
     result = relax.Call(call.op, [keys], call.attrs, call.ty_args)
     if isinstance(call.ty, relax.TupleType):
         both = builder.emit(result)

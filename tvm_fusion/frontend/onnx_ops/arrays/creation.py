@@ -1,10 +1,10 @@
 """Convert Constant, ConstantOfShape, EyeLike and Range."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx
-import tvm
 from onnx import helper, numpy_helper
 from tvm import relax, tirx
 from tvm.ir import GenericConst
@@ -12,8 +12,13 @@ from tvm.ir import GenericConst
 from ....core.constants.narrow_types import NARROW, STORAGE
 from ...onnx_model.types import dtype_name
 from ...registry import Unsupported
+from ...shape_values import Facts, SymbolicArray
+from ...shape_values.elements import Unknown, real, rounded, to_integer
+from ...shape_values.facts import as_expr
 from ..node import Node
 from ..registry import register
+
+op = relax.op
 
 
 def _not_dense(node: onnx.NodeProto) -> Unsupported | None:
@@ -57,7 +62,7 @@ def eye_like(node: Node) -> Any:
     wanted = node.attribute("dtype")
     dtype = helper.tensor_dtype_to_np_dtype(wanted).name if wanted else node.dtype()
     rows, columns = node.shape()
-    return relax.op.eye(rows, columns, node.attribute("k", 0), dtype)
+    return op.eye(rows, columns, node.attribute("k", 0), dtype)
 
 
 @register("Range", takes_extents=True)
@@ -65,26 +70,46 @@ def range_of_extents(node: Node) -> Any:
     """Convert Range over symbolic extents to ``relax.arange``, of a length that is an expression.
 
     TVM's importer gives the result a new length, unrelated to the extents that it was made of, and
-    then cannot add a mask of that length to scores. Left to TVM: values that are not extents, a
-    delta other than one, and a length that might be negative.
+    then cannot add a mask of that length to scores. Values that are known only at run time, and
+    lengths that depend on how floating point rounds, are left to it.
     """
-    start, limit, delta = (_integer(x) for x in node.inputs)
-    if start is None or limit is None or not isinstance(delta, int) or delta != 1:
+    if len(node.known) != 3 or all(known is None or known.is_constant for known in node.known):
         return None
-    if isinstance(start, int) and isinstance(limit, int):
+    arrays = [known for known in node.known if known is not None]
+    if len(arrays) != 3 or any(array.elements.size != 1 for array in arrays):
         return None
-    if not node.facts.proves(limit - start >= 0):
+    dtype, facts = arrays[0].dtype, node.facts
+    start, limit, delta = (array.elements.item() for array in arrays)
+    try:
+        count = _steps(facts, dtype, start, limit, delta)
+    except Unknown:
         return None
-    return relax.op.arange(start, limit, 1, "int64")
+    if dtype == "int64" and isinstance(delta, int) and delta == 1:
+        return op.arange(start, facts.simplify(start + count), 1, "int64")
+    positions = node.emit(node.cast(op.arange(0, count, 1, "int64"), dtype))
+    first, step = (_scalar(node, array) for array in (arrays[0], arrays[2]))
+    return op.add(node.emit(op.multiply(positions, step)), first)
 
 
-def _integer(value: Any) -> Any:
-    """Return an int64 scalar as an int or a TIR expression, None for anything else."""
-    if isinstance(value, GenericConst):
-        array = value.value.numpy()
-        return int(array.item()) if array.size == 1 and array.dtype == "int64" else None
-    if isinstance(value, relax.ShapeExpr):
-        return value[0] if len(value) == 1 else None
-    if tvm.ir.is_prim_expr(value) and not isinstance(value, tirx.FloatImm):
-        return value
-    return None
+def _steps(facts: Facts, dtype: str, start: Any, limit: Any, delta: Any) -> Any:
+    """Return how many steps lead from the start to the limit, at least 0, rounded up."""
+    if "float" in dtype:
+        # The difference in the type of the values, the quotient in float64, as in ONNX Runtime.
+        span, step = real("Sub", facts, limit, start), real("Add", facts, delta, np.float64(0))
+        span, step = (replace(x, run=_in_float64(x.run)) for x in (span, step))
+        count = to_integer(facts, rounded("Ceil", facts, real("Div", facts, span, step)))
+    elif facts.proves(as_expr(delta) > 0):
+        count = tirx.floordiv(as_expr(limit - start + delta - 1), as_expr(delta))
+    elif facts.proves(as_expr(delta) < 0):
+        count = tirx.floordiv(as_expr(start - limit - delta - 1), as_expr(0 - delta))
+    else:
+        raise Unknown
+    return facts.larger(facts.simplify(count), 0)
+
+
+def _in_float64(run: Any) -> Any:
+    return lambda extents: np.asarray(run(extents), "float64")
+
+
+def _scalar(node: Node, array: SymbolicArray) -> Any:
+    return node.emit(op.reshape(array.tensor(node.builder), ()))

@@ -164,6 +164,9 @@ def squeeze(node: Node) -> Any:
     axes, shape = node.attribute("axes"), node.shape()
     if axes is None and node.has(1):
         axes = node.extents(1)
+    if axes is None and not node.has(1):
+        axes = _ones(node, shape)
+        return op.squeeze(data, axes) if axes else data
     if not axes or not all(isinstance(axis, int) for axis in axes):
         return None
     axes = [axis % len(shape) for axis in axes]
@@ -172,6 +175,17 @@ def squeeze(node: Node) -> Any:
         return None
     ones = [1 if i in axes else extent for i, extent in enumerate(shape)]
     return op.squeeze(node.matched(data, ones), axes)
+
+
+def _ones(node: Node, shape: list[Any]) -> list[int]:
+    """List the axes of one element, where that is known of all."""
+    for axis, extent in enumerate(shape):
+        if not isinstance(extent, int) and not node.facts.proves(extent > 1):
+            raise Unsupported(
+                f"without axes, of a tensor whose axis {axis} may have one element, or several",
+                "give it its axes, or give that dimension a range that begins at 2",
+            )
+    return [axis for axis, extent in enumerate(shape) if isinstance(extent, int) and extent == 1]
 
 
 @register("Slice", takes_extents=True)
@@ -260,11 +274,10 @@ def _bounded(node: Node, place: Any, extent: Any) -> Any:
 def split(node: Node) -> Any:
     """Convert Split with a part of no elements, or by computed sizes; others are TVM's."""
     sizes: list[Any] | None = node.attribute("split")
-    if sizes is None:
-        found = node.constant(1)
-        sizes = None if found is None else [int(size) for size in found.reshape(-1)]
-    if sizes is None and node.has(1) and node.extents(1) is None:
-        sizes = _computed_parts(node)
+    if sizes is None and node.has(1):
+        sizes = node.extents(1)
+        if sizes is None or not _adds_up(node, sizes):
+            sizes = _computed_parts(node)
     if sizes is None or all(isinstance(size, int) and size for size in sizes):
         return None
     axis, parts = node.attribute("axis", 0), []
@@ -274,6 +287,16 @@ def split(node: Node) -> Any:
         parts.append(op.strided_slice(node.inputs[0], [axis], [start], [stop], assume_inbound=True))
         start = stop
     return parts
+
+
+def _adds_up(node: Node, sizes: list[Any]) -> bool:
+    """Tell whether parts are known to fill the axis; numbers alone are left to ONNX's inference."""
+    if all(isinstance(size, int) for size in sizes):
+        return True
+    total = node.facts.simplify(sum(sizes[1:], sizes[0]))
+    return node.facts.equal(total, node.shape()[node.attribute("axis", 0)]) and all(
+        node.facts.proves(as_expr(size) >= 0) for size in sizes
+    )
 
 
 def _computed_parts(node: Node) -> list[Any]:

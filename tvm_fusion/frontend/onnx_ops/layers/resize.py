@@ -15,7 +15,7 @@ from ...registry import Unsupported
 from ...tensor_types import accumulation_dtype, dtype_of
 from ..node import Node
 from ..registry import other_than, register
-from . import resample as symbolic
+from . import symbolic_resize as symbolic
 from .resample import COORDINATES, ROUNDING, Sampling, Taps
 
 op = relax.op
@@ -42,15 +42,10 @@ def resize(node: Node) -> Any:
     scales, _ = node.constant(2), node.inputs[1]  # regions, of one mode
     if scales is not None and not scales.size:
         scales = None
-    if _is_symbolic(node) or any(node.known_symbolic(i) for i in (2, 3)):
+    is_computed = any(node.has(i) and node.constant(i) is None for i in (2, 3))
+    if _is_symbolic(node) or is_computed:
         _require_floats(node, sampling)
         return symbolic.resize(node, sampling, scales)
-    if node.has(2) and scales is None and node.constant(2) is None:
-        raise Unsupported("whose scales are computed", "make the scales an initializer")
-    if scales is None and node.constant(3) is None:
-        raise Unsupported(
-            "whose sizes are computed or an input of the model", "make sizes an initializer"
-        )
     return _resample(node, sampling, scales, node.constant(3))
 
 

@@ -54,6 +54,11 @@ def arange(call: Call) -> Any:
     start = call.get("start", 0)
     step = call.get("step", 1)
     end = call["end"]
+    if any(isinstance(getattr(x, "ty", None), relax.TensorType) for x in (start, step, end)):
+        raise Unsupported(
+            "over a number of a tensor that may be negative",
+            "say that it is not, before: torch._check(number >= 0)",
+        )
     is_whole = all(not isinstance(x, float) for x in (start, step, end))
     if is_whole and isinstance(step, int) and step < 0:
         # Relax counts downwards to one element too many, or too few.
@@ -122,9 +127,7 @@ def dropout(call: Call) -> Any:
 @register("normal.float_float", "random", "random.from", "random.to", "_sample_dirichlet")
 def random(call: Call) -> Any:
     """Refuse random numbers: each call would have to draw others."""
-    raise Unsupported(
-        "(random numbers)", "pass them as an input, or call model.eval() before torch.export"
-    )
+    raise Unsupported("(random numbers)", "pass them as an input, or call model.eval() first")
 
 
 @register("sym_size.int")

@@ -102,64 +102,93 @@ def by_mask(call: Call, data: Any, axis: int, mask: Any) -> Any:
     return op.take(call.emit(op.reshape(data, merged)), position, axis)
 
 
-_OF_ROWS = "give each slice one number, and call it on these; or call it before the model"
+_MOST_COLUMNS = 64  # of slices that are sorted, one column after the other
 
 
 @register("_unique2", "unique_dim")
 def unique(call: Call) -> Any:
-    """List the different values in their order."""
-    shape, given = static(call.meta("self").shape), call.tensor("self")
+    """List the different values, or slices along an axis, in their order."""
     call.raw("sorted")
-    size = math.prod(shape)
-    _is_empty(size)
-    if "dim" in call and (len(shape) != 1 or call["dim"] not in (0, -1)):
-        raise Unsupported("along an axis of several", _OF_ROWS)
-    flat = call.emit(op.reshape(given, [size]))
-    key = call.cast(flat, "int8") if dtype_of(flat) == "bool" else flat
-    order = call.emit(op.argsort(key, 0, False, _INDEX))
-    ordered = call.emit(op.take(key, order, 0))
-    values, _, inverse, counts = _runs(call, ordered, size)
+    rows, back = _rows(call, call["dim"] if "dim" in call else None)
+    size, columns = rows.ty.shape
+    if columns > _MOST_COLUMNS:
+        raise Unsupported(
+            f"along an axis of slices of {columns} elements, more than {_MOST_COLUMNS}",
+            "give each slice one number, and call it on these; or call it before the model",
+        )
+    order = None
+    for column in reversed(range(int(columns))):
+        part = op.strided_slice(rows, [1], [column], [column + 1])
+        key = call.emit(op.reshape(call.emit(part), [size]))
+        if order is None:
+            order = call.emit(op.argsort(key, 0, False, _INDEX))
+        else:  # stable: what is equal here stays in the order of the columns behind
+            key = call.emit(op.take(key, order, 0))
+            order = call.emit(op.take(order, call.emit(op.argsort(key, 0, False, _INDEX)), 0))
+    ordered = call.emit(op.take(rows, order, 0))
+    values, inverse, counts = _runs(call, ordered, back)
     if not _is_absent(call.out[1]):  # from the sorted order back
         inverse = call.emit(op.scatter_elements(op.zeros_like(order), order, inverse, 0, "update"))
-    return _with_flags(call, call.cast(values, dtype_of(given)), inverse, counts, shape)
+    return _with_flags(call, values, inverse, counts)
 
 
 @register("unique_consecutive")
 def unique_consecutive(call: Call) -> Any:
-    """List values that differ from the one before."""
+    """List values, or slices along an axis, that differ from the one before."""
+    rows, back = _rows(call, call["dim"])
+    return _with_flags(call, *_runs(call, rows, back))
+
+
+def _rows(call: Call, dim: int | None) -> tuple[Any, tuple[str, list[int] | None]]:
+    """Return what is compared as rows of a matrix; the dtype and permuted shape of values."""
     shape, given = static(call.meta("self").shape), call.tensor("self")
     size = math.prod(shape)
     _is_empty(size)
-    if call["dim"] is not None and (len(shape) != 1 or call["dim"] not in (0, -1)):
-        raise Unsupported("along an axis of several", _OF_ROWS)
-    flat = call.emit(op.reshape(given, [size]))
-    key = call.cast(flat, "int8") if dtype_of(flat) == "bool" else flat
-    values, _, inverse, counts = _runs(call, key, size)
-    return _with_flags(call, call.cast(values, dtype_of(given)), inverse, counts, shape)
+    dtype = dtype_of(given)
+    key = call.cast(given, "int8") if dtype == "bool" else given
+    if dim is None or len(shape) < 2:
+        return call.emit(op.reshape(key, [size, 1])), (dtype, None)
+    axis = dim % len(shape)
+    axes = [axis, *(i for i in range(len(shape)) if i != axis)]
+    moved = call.emit(op.permute_dims(key, axes))
+    rows = call.emit(op.reshape(moved, [shape[axis], size // shape[axis]]))
+    return rows, (dtype, axes)
 
 
-def _runs(call: Call, x: Any, size: int) -> tuple[Any, Any, Any, Any]:
-    """Return the values, starts, numbers and lengths of runs of equal values."""
-    first = call.emit(op.ones([1], "bool"))
-    later = op.strided_slice(x, [0], [1], [size])
-    earlier = op.strided_slice(x, [0], [0], [size - 1])
-    differs = call.emit(op.not_equal(call.emit(later), call.emit(earlier))) if size > 1 else None
-    mask = call.emit(op.concat([first, differs], 0)) if size > 1 else first
-    starts = selected(call, mask, size, call.out[0].shape[0])
+def _runs(call: Call, rows: Any, back: tuple[str, list[int] | None]) -> tuple[Any, Any, Any]:
+    """Return the values, numbers and lengths of runs of equal rows."""
+    dtype, axes = back
+    size, columns = (int(extent) for extent in rows.ty.shape)
+    mask = call.emit(op.ones([1], "bool"))
+    if size > 1:
+        later = call.emit(op.strided_slice(rows, [0], [1], [size]))
+        earlier = call.emit(op.strided_slice(rows, [0], [0], [size - 1]))
+        differs = call.emit(op.astype(op.not_equal(later, earlier), "int8"))
+        differs = call.emit(op.astype(op.max(differs, [1]), "bool"))
+        mask = call.emit(op.concat([mask, differs], 0))
+    axis = 0 if axes is None else axes[0]
+    starts = selected(call, mask, size, call.out[0].shape[axis])
     number = call.emit(op.cumsum(call.emit(op.astype(mask, _INDEX)), 0, _INDEX))
     number = call.emit(op.subtract(number, relax.const(1, _INDEX)))
-    values = call.emit(op.take(x, starts, 0))
+    values = call.emit(op.take(rows, starts, 0))
     ends = call.emit(op.bucketize(call.emit(op.take(number, starts, 0)), number, right=True))
-    return values, starts, number, call.emit(op.subtract(ends, starts))
+    count = starts.ty.shape[0]
+    if axes is None:
+        values = call.emit(op.reshape(values, relax.ShapeExpr([count])))
+    else:
+        rest = [e for i, e in enumerate(call.out[0].shape) if i != axis]
+        values = call.emit(op.reshape(values, relax.ShapeExpr([count, *rest])))
+        values = call.emit(op.permute_dims(values, [axes.index(i) for i in range(len(axes))]))
+    return call.cast(values, dtype), number, call.emit(op.subtract(ends, starts))
 
 
-def _with_flags(call: Call, values: Any, inverse: Any, counts: Any, shape: list[int]) -> Any:
+def _with_flags(call: Call, values: Any, inverse: Any, counts: Any) -> Any:
     """Return what is asked for; torch has empty tensors for the rest."""
     for name in ("return_inverse", "return_counts"):
         call.raw(name)
     empty = call.emit(op.zeros([0], _INDEX))
     first, second = (_is_absent(fake) for fake in call.out[1:])
-    inverse = empty if first else call.emit(op.reshape(inverse, shape))
+    inverse = empty if first else call.emit(op.reshape(inverse, static(call.out[1].shape)))
     return values, inverse, empty if second else counts
 
 

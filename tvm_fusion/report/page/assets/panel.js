@@ -40,13 +40,15 @@ function showPanel(tab, item) {
 function overview() {
   const { counts, stock } = content;
   const figure = (value, label, other) => h("div", { class: "figure" }, h("b", {}, value), h("span", {}, label), other ? h("small", {}, other) : null);
+  const gaps = content.call?.gaps_us;
+  const outside = host > 0 && `${microseconds(host)} outside kernels${gaps ? `, ${microseconds(gaps)} between them` : ""}`;
   const byType = TYPES.map((type) => [type, groups.filter((group) => group.type === type)]).filter(([, found]) => found.length);
   const slowest = [...groups].sort((a, b) => timeOf(b) - timeOf(a)).slice(0, 8);
   return [
     h("div", { class: "figures" },
       figure(counts.kernels.toLocaleString("en"), counts.kernels === 1 ? "kernel" : "kernels", stock && `stock TVM ${stock.kernels.toLocaleString("en")}`),
       counts.intermediate_bytes === undefined ? null : figure(bytes(counts.intermediate_bytes), "intermediates", stock && `stock TVM ${bytes(stock.intermediate_bytes)}`),
-      content.call ? figure(microseconds(content.call.us), "a call", content.call.host_us > 0 && `${microseconds(host)} outside kernels`) : null,
+      content.call ? figure(microseconds(content.call.us), "a call", outside) : null,
       figure(microseconds(totalTime), `${isMeasured ? "measured" : "predicted"}${content.call ? " in kernels" : ""}`)),
     section("Time by mapping type", h("ul", { class: "bars" }, byType.map(([type, found]) => {
       const time = found.reduce((sum, group) => sum + timeOf(group), 0);

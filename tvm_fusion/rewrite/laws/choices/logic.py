@@ -29,10 +29,10 @@ def _shift_twice(match: Match) -> Refusal | None:
     """Refuse shifts by all bits or more, which C leaves open."""
     first, second = match.value("k"), match.value("l")
     if first is None or second is None:
-        return Refusal("unknown_value", "By how many bits it is shifted is not known.")
+        return Refusal("unknown_value", "The number of bits of the shift is not known.")
     total = first.astype("int64") + second.astype("int64")
     if (total >= _bits(match, "a")).any() or (first < 0).any() or (second < 0).any():
-        return Refusal("too_far", "It would be shifted by all bits or more.")
+        return Refusal("too_far", "The shifts together are of all bits or more.")
     return None
 
 
@@ -46,7 +46,7 @@ class ShiftAsProduct(Law):
         """Refuse shifts that are not known, or that change the sign of the factor."""
         bits = match.value("k")
         if bits is None or (bits < 0).any() or (bits >= _bits(match, "a") - 1).any():
-            return Refusal("unknown_value", "By how many bits it is shifted is not known.")
+            return Refusal("unknown_value", "The number of bits of the shift is not known.")
         return None
 
     def rewrite(self, match: Match) -> int | None:

@@ -15,14 +15,14 @@ import numpy as np
 from tvm import relax
 
 from ....core.contract.template import Refusal
-from ...egraph.facts.extents import all_same, extents
+from ...egraph.facts.extents import aligned, all_same, extents, is_one, reshaped
 from ...egraph.graph import EGraph
 from ...egraph.head import Head
 from ...egraph.law import Law, Match
 from ...egraph.pattern import tensors
 from .convolution import conv, groups_of, layouts
 
-a, b, c = tensors("a b c")
+a, b, c, s = tensors("a b c s")
 MOST = 1 << 22  # elements of an identity
 
 _NOT_CONSTANT = Refusal("not_constant", "A weight is computed at run time: it would be joined.")
@@ -30,6 +30,7 @@ _LAYOUT = Refusal("layout", "Only filters of plain channels-first convolutions a
 _GROUPS = Refusal("groups", "The convolution has groups.")
 _STEPS = Refusal("different_steps", "Strides differ, or pixels of a window are not adjacent.")
 _WINDOWS = Refusal("different_windows", "One window does not lie within the other.")
+_VARIES = Refusal("varies", "The factor varies within a channel.")
 _MIXED = Refusal("mixed_types", "The result is wider than the operands.")
 _NO_POINT = Refusal("no_point", "Neither window is one pixel, at a stride of one, without padding.")
 _OTHER_IMAGE = Refusal("different_shapes", "The result is no image like the operand.")
@@ -174,11 +175,45 @@ class AddIdentityToFilters(_Windows):
         pixel = tuple(_padding(match.head("conv"))[0])
         for channel in range(shape[0]):
             identity[(channel, channel, *pixel)] = 1
-        own = graph.constant(identity, str(ty.dtype))
+        own = self._scaled(match, graph.constant(identity, str(ty.dtype)))
+        if own is None:
+            return None
         filters = graph.call(relax.op.add, match.number("b"), own, law=self.name)
         if filters is None:
             return None
         return graph.add(match.head("conv"), [match.number("a"), filters], self.name)
+
+    def _scaled(self, match: Match, identity: int) -> int | None:
+        """Scale the identity's filters."""
+        return identity
+
+
+class AddScaledIdentityToFilters(AddIdentityToFilters):
+    """conv(a, b) + a * s = conv(a, b + identity * s): batch norms of the identity, of RepVGG."""
+
+    name = "add_scaled_identity_to_filters"
+    before = conv(a, b) + a * s
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse scales of run time, and those that vary within a channel."""
+        refusal = super().check(match)
+        if refusal is not None:
+            return refusal
+        if not match.graph[match.number("s")].is_constant:
+            return _NOT_CONSTANT
+        ty, rank = match.type("s"), match.type("a").ndim
+        if ty.ndim > rank:
+            return _OTHER_IMAGE
+        sizes = aligned(ty, rank)
+        return None if all(is_one(e) for i, e in enumerate(sizes) if i != 1) else _VARIES
+
+    def _scaled(self, match: Match, identity: int) -> int | None:
+        graph, rank = match.graph, match.type("a").ndim
+        channels = [aligned(match.type("s"), rank)[1], *[1] * (rank - 1)]
+        scale = reshaped(graph, match.number("s"), channels, self.name)
+        if scale is None:
+            return None
+        return graph.call(relax.op.multiply, identity, scale, law=self.name)
 
 
 class ComposeConvolutions(_Windows):
@@ -258,4 +293,9 @@ def _window(match: Match, name: str) -> list[int]:
     return [int(e) for e in extents(match.type(name))[2:]]
 
 
-LAWS: tuple[Law, ...] = (AddFiltersOfWindows(), AddIdentityToFilters(), ComposeConvolutions())
+LAWS: tuple[Law, ...] = (
+    AddFiltersOfWindows(),
+    AddIdentityToFilters(),
+    AddScaledIdentityToFilters(),
+    ComposeConvolutions(),
+)

@@ -1,4 +1,6 @@
-"""Matrix products with identities, zeros and ones."""
+"""Matrix products with identities, zeros, ones and equal parts of one."""
+
+import math
 
 import numpy as np
 from tvm import relax
@@ -13,6 +15,7 @@ from ...nonfinite import NAN, ZERO
 (a,) = tensors("a")
 (k,) = constants("k")
 total = function("relax.sum", "axes")
+mean = function("relax.mean", "axes")
 
 
 class TimesIdentity(Law):
@@ -59,41 +62,67 @@ class ZeroTimes(TimesZero):
     before = function("relax.matmul", "@")(0, a)
 
 
-class TimesOnes(Law):
+class _TimesVector(Law):
+    """A product with a vector of equal numbers is a reduction."""
+
+    reduction = "relax.sum"
+    axis = -1  # that is reduced, of both operands' matrices
+
+    def check(self, match: Match) -> Refusal | None:
+        ty = match.type("k")
+        is_vector = ty.ndim == 1 or (ty.ndim == 2 and is_one(extents(ty)[self.axis]))
+        number = match.uniform("k")
+        if is_vector and match.type("a").ndim >= -self.axis and number == self._number(match):
+            return None
+        return Refusal("not_ones", "The constant is not known to be such a vector.")
+
+    def rewrite(self, match: Match) -> int | None:
+        keepdims = match.type("k").ndim == 2
+        return reduce(match, self.reduction, match.number("a"), [self.axis], keepdims, self.name)
+
+    def _number(self, match: Match) -> float:
+        """Return the number that the vector is filled with."""
+        return 1.0
+
+
+class _TimesEqualParts(_TimesVector):
+    reduction = "relax.mean"
+
+    def _number(self, match: Match) -> float:
+        value = match.value("k")  # there is one, where it is known to be uniform
+        return math.nan if value is None else float(np.asarray(1 / value.size).astype(value.dtype))
+
+
+class TimesOnes(_TimesVector):
     """a @ k = sum(a, axes)."""
 
     name = "times_ones"
     before = a @ k
     after = total(a)
 
-    def check(self, match: Match) -> Refusal | None:
-        ty = match.type("k")
-        is_column = ty.ndim == 1 or (ty.ndim == 2 and is_one(extents(ty)[-1]))
-        if is_column and match.uniform("k") == 1:
-            return None
-        return Refusal("not_ones", "The constant is not known to be a column of ones.")
 
-    def rewrite(self, match: Match) -> int | None:
-        keepdims = match.type("k").ndim == 2
-        return reduce(match, "relax.sum", match.number("a"), [-1], keepdims, self.name)
-
-
-class OnesTimes(TimesOnes):
+class OnesTimes(_TimesVector):
     """k @ a = sum(a, axes)."""
 
     name = "ones_times"
     before = k @ a
+    axis = -2
 
-    def check(self, match: Match) -> Refusal | None:
-        ty = match.type("k")
-        is_row = ty.ndim == 1 or (ty.ndim == 2 and is_one(extents(ty)[0]))
-        if is_row and match.uniform("k") == 1 and match.type("a").ndim >= 2:
-            return None
-        return Refusal("not_ones", "The constant is not known to be a row of ones.")
 
-    def rewrite(self, match: Match) -> int | None:
-        keepdims = match.type("k").ndim == 2
-        return reduce(match, "relax.sum", match.number("a"), [-2], keepdims, self.name)
+class TimesEqualParts(_TimesEqualParts):
+    """a @ k = mean(a, axes)."""
+
+    name = "times_equal_parts"
+    before = a @ k
+    after = mean(a)
+
+
+class EqualPartsTimes(_TimesEqualParts):
+    """k @ a = mean(a, axes)."""
+
+    name = "equal_parts_times"
+    before = k @ a
+    axis = -2
 
 
 LAWS: tuple[Law, ...] = (
@@ -103,4 +132,6 @@ LAWS: tuple[Law, ...] = (
     ZeroTimes(),
     TimesOnes(),
     OnesTimes(),
+    TimesEqualParts(),
+    EqualPartsTimes(),
 )

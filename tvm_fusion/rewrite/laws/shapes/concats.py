@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from tvm import relax
 
 from ....core.contract.template import Refusal
+from ...egraph.facts.extents import extents, reshaped
 from ...egraph.graph import EGraph
 from ...egraph.head import Head
 from ...egraph.law import Law, Match
@@ -31,6 +32,34 @@ class _Pieces(Law):
             if node.head.name == "relax.concat":
                 bound = {f"piece{i}": o for i, o in enumerate(node.operands)}
                 yield Match(graph, number, {"axis": node.head, **bound})
+
+
+class StackAsConcat(Law):
+    """stack(a, b, axis) = reshape(concat(a, b, axis)): neighbours stay neighbours in memory."""
+
+    name = "stack_as_concat"
+    before = function("relax.stack", "axis")(a, b)
+
+    def find(self, graph: EGraph, number: int) -> Iterator[Match]:
+        """Yield the stacks of a class."""
+        for node in tuple(graph[number].nodes):
+            if node.head.name == "relax.stack":
+                bound = {f"piece{i}": o for i, o in enumerate(node.operands)}
+                yield Match(graph, number, {"axis": node.head, **bound})
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse a new last axis, along which the elements of the pieces take turns."""
+        rank = match.type("piece0").ndim
+        if axis_of(match.head("axis")) % (rank + 1) < rank:
+            return None
+        return Refusal("last_axis", "The stack puts elements of its inputs in turns.")
+
+    def rewrite(self, match: Match) -> int | None:
+        """Join along the axis in front of which the new one is."""
+        graph, ty = match.graph, match.graph[match.root].type
+        axis = axis_of(match.head("axis")) % ty.ndim
+        joined = _joined(graph, _pieces(match), axis, self.name)
+        return None if joined is None else reshaped(graph, joined, extents(ty), self.name)
 
 
 class ConcatOne(_Pieces):
@@ -290,6 +319,7 @@ def _touched(match: Match) -> tuple[list[int], dict[int, Range]] | None:
 
 
 LAWS: tuple[Law, ...] = (
+    StackAsConcat(),
     ConcatOne(),
     ConcatOfConcat(),
     ConcatOfSlices(),

@@ -230,7 +230,7 @@ class AttentionForm:
         is_causal = any(m is not None and m.is_causal for _, m in self.steps)
         q, k, v = (getattr(r.source, "name", "constant") for r in (self.q, self.k, self.v))
         guard = "" if self.weights.guard is None else f", 0 in {_GUARDED[self.weights.guard]}"
-        guard += "" if self.sink is None else ", beside a sink"
+        guard += "" if self.sink is None else ", with an attention sink"
         return (
             f"q {q}, k {k}, v {v}, scale {self.scale:g}, mask {' and '.join(masks) or 'none'},"
             f" {'causal' if is_causal else 'not causal'},"

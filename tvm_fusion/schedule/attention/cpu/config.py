@@ -38,30 +38,16 @@ KEY_TILES = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the default
 
 @dataclass(frozen=True)
 class CpuConfig:
-    """Tiles of one kernel.
+    """Tiles of one kernel."""
 
-    Attributes
-    ----------
-    lanes, vectors : int
-        float32 elements of a vector register; registers in a row of a tile.
-    rows : int
-        Queries of a tile in registers.
-    block : int
-        Queries of a task (block_m), a multiple of ``rows``.
-    keys : int
-        Keys, with their values, that are packed at once.
-    single : bool
-        Whether these are all keys.
-    depth, columns : int
-        Elements of a key, and of a value rounded up to whole vectors.
-    """
-
+    # float32 elements of a vector register; registers in a row of a tile.
     lanes: int
     vectors: int
-    rows: int
-    block: int
-    keys: int
-    single: bool
+    rows: int  # queries of a tile in registers
+    block: int  # queries of a task (block_m), a multiple of ``rows``
+    keys: int  # keys, with their values, that are packed at once
+    single: bool  # whether these are all keys
+    # Elements of a key, and of a value rounded up to whole vectors.
     depth: int
     columns: int
 

@@ -22,9 +22,9 @@ class Epilogue:
 
     Parameters
     ----------
-    acc : Var
+    acc
         Weighted sums of values, by slot and column.
-    m_i, l_i : Var
+    m_i, l_i
         Maxima of the scores, and sums of the exponentials, by slot.
     """
 

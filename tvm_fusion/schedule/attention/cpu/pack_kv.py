@@ -47,7 +47,7 @@ def pack_panels(
 
     Parameters
     ----------
-    element : callable
+    element
         Gives ``k`` of a key and an element.
     """
     lanes = config.lanes
@@ -146,11 +146,11 @@ def pack_rows(
 
     Parameters
     ----------
-    element : callable
+    element
         Gives ``v`` of a key and an element.
-    extent : int
+    extent
         Elements of a key.
-    widest : int
+    widest
         Elements of the widest vector.
     """
 

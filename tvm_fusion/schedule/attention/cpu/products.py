@@ -35,18 +35,12 @@ class Products(ABC):
 
     Parameters
     ----------
-    rows : int
+    rows
         Queries that are computed at once.
-
-    Attributes
-    ----------
-    scores : Var
-        Products with keys, which softmax replaces by weights, by row and key.
-    buffers, row_buffers : list of Var
-        Memory of a task, and of some queries against a tile of keys.
     """
 
-    scores: ir.Var
+    scores: ir.Var  # products with keys, which softmax replaces by weights, by row and key
+    # Memory of a task, and of some queries against a tile of keys.
     buffers: list[ir.Var]
     row_buffers: list[ir.Var]
 
@@ -218,7 +212,7 @@ def over_panels(
 
     Parameters
     ----------
-    make : callable
+    make
         Computes some columns of a panel, by its number, the first column and how many.
     """
     width, lanes = config.width, config.lanes

@@ -29,7 +29,7 @@ class OnlineSoftmax:
 
     Attributes
     ----------
-    rows : int
+    rows
         Rows that are computed at once.
     m_i, l_i : Var
         Running maxima of the scores and sums of the exponentials, by slot.

@@ -29,7 +29,7 @@ class VisibleKeys:
 
     Parameters
     ----------
-    pattern : Pattern
+    pattern
         The attention, constants written into it.
 
     Attributes
@@ -76,11 +76,11 @@ class VisibleKeys:
 
         Parameters
         ----------
-        where : Mapping of Var to PrimExpr
+        where
             The position along the batch axes.
-        rows : tuple of PrimExpr
+        rows
             The first and the last row.
-        start : PrimExpr
+        start
             The first key of the tile.
 
         Returns
@@ -117,7 +117,7 @@ def query_blocks(
 
     Parameters
     ----------
-    task : callable
+    task
         Writes a task: by the indices of its head, and its first query.
     """
     extents = [*(a.extent for a in pattern.batch), ceildiv(queries, block)]

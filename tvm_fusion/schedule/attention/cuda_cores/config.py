@@ -33,24 +33,15 @@ def _pitch(elements: int) -> int:
 
 @dataclass(frozen=True)
 class GpuConfig:
-    """Threads and tiles of a block.
+    """Threads and tiles of a block."""
 
-    Attributes
-    ----------
-    rows, lanes : int
-        Threads along the queries of a block, and threads that share a query.
-    rows_of_thread : int
-        Neighbouring queries of a thread, which it multiplies with each element of a key at once.
-    keys : int
-        Keys or values in shared memory at once (block_n).
-    depth, columns : int
-        Elements of a key and of a value.
-    """
-
+    # Threads along the queries of a block, and threads that share a query.
     rows: int
     lanes: int
+    # Neighbouring queries of a thread, which it multiplies with each element of a key at once.
     rows_of_thread: int
-    keys: int
+    keys: int  # keys or values in shared memory at once (block_n)
+    # Elements of a key and of a value.
     depth: int
     columns: int
 

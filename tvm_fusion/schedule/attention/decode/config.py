@@ -49,55 +49,26 @@ MIN_OCCUPANCY = 0.9  # of the last wave of blocks, from which on a number of spl
 
 @dataclass(frozen=True)
 class FlashDecodeConfig:
-    """The configuration of a split-KV kernel and of its reduction kernel.
+    """The configuration of a split-KV kernel and of its reduction kernel."""
 
-    Attributes
-    ----------
-    pattern : Pattern
-        The attention.
-    query_group : QueryGroup
-        Its rows.
-    keys, values : tuple of TensorLoad
-        Loads of keys and values in vectors.
-    width : int
-        Elements of a vector.
-    lanes : int
-        Threads that share a key; vectors of it are interleaved among them.
-    groups : int
-        Such groups of threads in a block, each with keys of its own; warps on tensor cores.
-    keys_in_flight : int
-        Keys that a group loads before it uses the first.
-    block_m : int
-        Rows of a block.
-    splits : int
-        Blocks that share the keys of some rows.
-    warp_size : int
-        Threads of a warp.
-    min_blocks : int
-        Blocks that a multiprocessor holds at once.
-    reduce_threads : int
-        Threads that share a column in the reduction kernel.
-    stages : int
-        Pipeline stages of keys and values in shared memory, on tensor cores; 0 on CUDA cores.
-    has_clusters : bool
-        Whether blocks can read each other's shared memory.
-    """
-
-    pattern: Pattern
-    query_group: QueryGroup
+    pattern: Pattern  # the attention
+    query_group: QueryGroup  # its rows
+    # Loads of keys and values in vectors.
     keys: tuple[ir.TensorLoad, ...]
     values: tuple[ir.TensorLoad, ...]
-    width: int
-    lanes: int
+    width: int  # elements of a vector
+    lanes: int  # threads that share a key; vectors of it are interleaved among them
+    # Such groups of threads in a block, each with keys of its own; warps on tensor cores.
     groups: int
-    keys_in_flight: int
-    block_m: int
-    splits: int
-    warp_size: int
-    min_blocks: int
-    reduce_threads: int
+    keys_in_flight: int  # keys that a group loads before it uses the first
+    block_m: int  # rows of a block
+    splits: int  # blocks that share the keys of some rows
+    warp_size: int  # threads of a warp
+    min_blocks: int  # blocks that a multiprocessor holds at once
+    reduce_threads: int  # threads that share a column in the reduction kernel
+    # Pipeline stages of keys and values in shared memory, on tensor cores; 0 on CUDA cores.
     stages: int
-    has_clusters: bool
+    has_clusters: bool  # whether blocks can read each other's shared memory
 
     def of(self, pattern: Pattern) -> FlashDecodeConfig:
         """Return the configuration for an equal pattern of another group."""

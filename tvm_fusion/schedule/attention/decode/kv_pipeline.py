@@ -33,17 +33,17 @@ class KVPipeline:
 
     Parameters
     ----------
-    ring : StageRing
+    ring
         Of :meth:`shared_memory`.
-    begin : int
+    begin
         First of the vectors there.
-    operand : PrimExpr
+    operand
         Elements of keys, or of values: copies of memory.
-    found : sequence of TensorLoad
+    found
         What it reads: one of them for each key.
-    axis : Axis
+    axis
         Runs along the elements.
-    swizzle : callable
+    swizzle
         What the number of a vector is XORed with, for a key.
     """
 
@@ -80,11 +80,11 @@ class KVPipeline:
 
         Parameters
         ----------
-        step, is_step : PrimExpr
+        step, is_step
             Its number, and whether there is such a step.
-        place : callable
+        place
             Where a key of the warp is read.
-        g, t : PrimExpr
+        g, t
             The warp and its thread.
         """
 
@@ -120,11 +120,11 @@ class KVPipeline:
 
         Parameters
         ----------
-        into : Var
+        into
             Registers of ``[groups, lanes, elements]``.
-        which : callable
+        which
             Key and vector of the warp, for a number of these.
-        g, t : PrimExpr
+        g, t
             The warp and its thread.
         """
 

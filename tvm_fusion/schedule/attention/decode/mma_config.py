@@ -60,7 +60,7 @@ def warps_and_stages(
 
     Parameters
     ----------
-    keys : int or None
+    keys
         Keys of a block, roughly. Half as many warps take two steps rather than one.
     """
     limit = device.shared_memory_per_block or STATIC_SHARED_BYTES

@@ -65,9 +65,9 @@ class SplitKV(ABC):
 
     Parameters
     ----------
-    partials : tuple of Var
+    partials
         As of :func:`~tvm_fusion.schedule.attention.decode.split_kv_simt.split_kv_kernel`.
-    threads_per_row, slots : int
+    threads_per_row, slots
         Threads of a group that share the columns of a row, and rows of a thread.
     """
 

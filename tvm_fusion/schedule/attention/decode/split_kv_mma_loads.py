@@ -140,22 +140,13 @@ class MmaOperands(SplitKV):
 # The queries of flash-decoding as the B operand of tensor cores, in a half type.
 @dataclass(frozen=True)
 class QueryOperand:
-    """Elements of the queries, and a factor of the scores masked_weight of them.
+    """Elements of the queries, and a factor of the scores masked_weight of them."""
 
-    Attributes
-    ----------
-    element : PrimExpr
-        Of the half type of keys and values.
-    factor : PrimExpr or None
-        Of the whole row, such as the softmax scale, in float32: applied to the scores, so that
-        elements of a half type are not rounded again.
-    is_vector : bool
-        Whether elements are loaded in whole vectors.
-    """
-
-    element: ir.Expr
+    element: ir.Expr  # of the half type of keys and values
+    # Of the whole row, such as the softmax scale, in float32: applied to the scores, so that
+    # elements of a half type are not rounded again.
     factor: ir.Expr | None
-    is_vector: bool
+    is_vector: bool  # whether elements are loaded in whole vectors
 
     @classmethod
     def of(cls, config: FlashDecodeConfig) -> QueryOperand:

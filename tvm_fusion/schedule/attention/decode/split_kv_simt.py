@@ -53,7 +53,7 @@ def split_kv_kernel(
 
     Parameters
     ----------
-    partials : tuple of Var
+    partials
         Get accumulators, ``[kv_batch, rows, splits, head_dim_v]``, each relative to its own max;
         and those maxima and sums of exponentials, ``[kv_batch, rows, 2, splits]``. Without, blocks
         merge them and store the program's outputs.

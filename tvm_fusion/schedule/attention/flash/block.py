@@ -43,11 +43,11 @@ class KeyTiles:
 
     Parameters
     ----------
-    where : Mapping of Var to PrimExpr
+    where
         Position of the block along the batch axes.
-    first : PrimExpr
+    first
         The first row of the block.
-    limits : Var or None
+    limits
         Of each bound that is read from memory by the row, the smallest and the largest limit of the
         block: see :func:`row_limits`.
     """
@@ -143,11 +143,11 @@ def row_limits(
 
     Parameters
     ----------
-    position : callable
+    position
         Gives the position of a row of the block.
-    lane : Expr
+    lane
         The thread of the warp.
-    limits : Var
+    limits
         Gets the smallest and the largest limit of each bound that is loaded.
     """
     keys, rows, lanes = index(problem.pattern.key.extent), config.block_m, config.lanes
@@ -187,13 +187,13 @@ class FlashBlock:
 
     Parameters
     ----------
-    cell : Layout
+    cell
         Where scores of 16 rows, and results, lie in the registers of a warp.
-    where : dict of Var to PrimExpr
+    where
         Position of the block along the batch axes.
-    first : PrimExpr
+    first
         The first row of the block.
-    g, t : PrimExpr
+    g, t
         The warp and its thread.
     """
 

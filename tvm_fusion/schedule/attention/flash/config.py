@@ -12,46 +12,25 @@ ADDRESS_REGISTERS = 56  # of a thread: addresses, statistics, loop counters, fra
 
 @dataclass(frozen=True)
 class FlashMmaConfig:
-    """Tiles of a block, and what it keeps where.
+    """Tiles of a block, and what it keeps where."""
 
-    Attributes
-    ----------
-    warps : int
-        Of a block.
-    rows_of_warp : int
-        Queries of a warp: 16 or 32.
-    block_n : int
-        Keys of a tile.
-    stages : int
-        Tiles of the ring in shared memory.
-    q_in_registers : bool
-        Whether fragments of q are loaded once, not for every tile. Not for wgmma: ptxas 13.0 lets
-        fragments of p overwrite such of A that are not loaded in the loop.
-    min_blocks : int
-        Blocks that a multiprocessor holds at once: the launch bound.
-    depth16, column16 : int
-        Elements of a key and of a value, padded to whole fragments.
-    staged_bytes : int
-        Of an element of the result in shared memory.
-    uses_wgmma : bool
-        Whether four warps multiply together, with k and v from shared memory.
-    is_ping_pong : bool
-        Whether one of two warpgroups computes its softmax while the other multiplies.
-    is_async : bool
-        Whether q, k and v are copied by cp.async; otherwise through registers, with one stage.
-    """
-
-    warps: int
-    rows_of_warp: int
-    block_n: int
-    stages: int
+    warps: int  # of a block
+    rows_of_warp: int  # queries of a warp: 16 or 32
+    block_n: int  # keys of a tile
+    stages: int  # tiles of the ring in shared memory
+    # Whether fragments of q are loaded once, not for every tile. Not for wgmma: ptxas 13.0 lets
+    # fragments of p overwrite such of A that are not loaded in the loop.
     q_in_registers: bool
-    min_blocks: int
+    min_blocks: int  # blocks that a multiprocessor holds at once: the launch bound
+    # Elements of a key and of a value, padded to whole fragments.
     depth16: int
     column16: int
-    staged_bytes: int
+    staged_bytes: int  # of an element of the result in shared memory
+    # Whether four warps multiply together, with k and v from shared memory.
     uses_wgmma: bool = False
+    # Whether one of two warpgroups computes its softmax while the other multiplies.
     is_ping_pong: bool = False
+    # Whether q, k and v are copied by cp.async; otherwise through registers, with one stage.
     is_async: bool = True
 
     @property

@@ -10,14 +10,9 @@ from .loads import TileLoads
 
 
 class FlashCopies(FlashBlock):
-    """One thread, with its part of the copies.
+    """One thread, with its part of the copies."""
 
-    Attributes
-    ----------
-    _q_loads, _k_loads, _v_loads : TileLoads
-        Of the operands.
-    """
-
+    # Of the operands.
     _q_loads: TileLoads
     _k_loads: TileLoads
     _v_loads: TileLoads

@@ -26,37 +26,19 @@ Place = Callable[[ir.Expr], dict[ir.Var, ir.Expr]]
 
 @dataclass(frozen=True, eq=False)
 class TileLoads:
-    """Loads of the rows of one operand by all threads of a block.
+    """Loads of the rows of one operand by all threads of a block."""
 
-    Attributes
-    ----------
-    operand : Operand
-        Its elements.
-    padded : int
-        Elements of a row in shared memory.
-    rows : SwizzledRows
-        Where they go.
-    shared, vector : Var
-        Shared memory, and registers for one vector.
-    threads : int
-        Of a block.
-    thread : PrimExpr
-        Which.
-    held : Var or None
-        Registers for the vectors of a tile, on their way where there is no cp.async.
-    moves : VectorMoves
-        How threads move vectors.
-    """
-
-    operand: Operand
-    padded: int
-    rows: SwizzledRows
+    operand: Operand  # its elements
+    padded: int  # elements of a row in shared memory
+    rows: SwizzledRows  # where they go
+    # Shared memory, and registers for one vector.
     shared: ir.Var
     vector: ir.Var
-    threads: int
-    thread: ir.Expr
+    threads: int  # of a block
+    thread: ir.Expr  # which
+    # Registers for the vectors of a tile, on their way where there is no cp.async.
     held: ir.Var | None = None
-    moves: VectorMoves = NVIDIA_MOVES
+    moves: VectorMoves = NVIDIA_MOVES  # how threads move vectors
 
     def issue(
         self, count: int, first: ir.Expr, place: Place, is_row: Callable[[ir.Expr], ir.Expr] | None
@@ -65,11 +47,11 @@ class TileLoads:
 
         Parameters
         ----------
-        first : PrimExpr
+        first
             The row in shared memory of the first.
-        place : callable
+        place
             Position of a row of the tile, a valid one for each.
-        is_row : callable or None
+        is_row
             Whether there is such a row; ``None`` if there always is.
         """
         copied = bool(self.operand.loads)

@@ -21,21 +21,12 @@ VECTOR = 8  # elements of a half type
 
 @dataclass(frozen=True)
 class Operand:
-    """Elements of q, k or v.
+    """Elements of q, k or v."""
 
-    Attributes
-    ----------
-    element : PrimExpr
-        In the half type.
-    along : Axis
-        The head dimension.
-    loads : tuple of TensorLoad
-        What vectors are copied from, each under conditions of its own; empty where elements are
-        computed, or are no aligned vectors.
-    """
-
-    element: ir.Expr
-    along: Axis
+    element: ir.Expr  # in the half type
+    along: Axis  # the head dimension
+    # What vectors are copied from, each under conditions of its own; empty where elements are
+    # computed, or are no aligned vectors.
     loads: tuple[ir.TensorLoad, ...]
 
     @property
@@ -55,38 +46,19 @@ class Operand:
 
 @dataclass(frozen=True)
 class FlashProblem:
-    """What the kernel computes.
+    """What the kernel computes."""
 
-    Attributes
-    ----------
-    pattern : Pattern
-        The attention.
-    query : Axis
-        Runs along the queries of a head.
-    half : str
-        Type of the operands of mma.
-    q, k, v : Operand
-        The operands.
-    factor : PrimExpr or None
-        Factor of the scores that differs between rows or keys.
-    score : ScoreForm
-        The input of softmax.
-    staged : str
-        Type in which finished elements pass through shared memory.
-    is_vector : bool
-        Whether results are stored in vectors.
-    """
-
-    pattern: Pattern
-    query: Axis
-    half: str
+    pattern: Pattern  # the attention
+    query: Axis  # runs along the queries of a head
+    half: str  # type of the operands of mma
+    # The operands.
     q: Operand
     k: Operand
     v: Operand
-    factor: ir.Expr | None
-    score: ScoreForm
-    staged: str
-    is_vector: bool
+    factor: ir.Expr | None  # factor of the scores that differs between rows or keys
+    score: ScoreForm  # the input of softmax
+    staged: str  # type in which finished elements pass through shared memory
+    is_vector: bool  # whether results are stored in vectors
 
     @property
     def loaded_bounds(self) -> tuple[Bound, ...]:
@@ -104,7 +76,7 @@ def flash_problem(pattern: Pattern) -> FlashProblem | None:
 
     Parameters
     ----------
-    pattern : Pattern
+    pattern
         The attention, constants written into it.
     """
     query = pattern.query

@@ -47,7 +47,7 @@ def expensive_prologue(
 
     Parameters
     ----------
-    config : FlashMmaConfig
+    config
         Its configuration, on tensor cores.
     """
     peak, bandwidth = device.peak_flops.get("float32"), device.memory_bandwidth

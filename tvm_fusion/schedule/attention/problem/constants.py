@@ -21,9 +21,9 @@ def read_group(group: Group, floats: Collection[str] = FLOATS) -> Pattern | Refu
 
     Parameters
     ----------
-    group : Group
+    group
         Its inputs may be constants.
-    floats : collection of str
+    floats
         Types that scores may have.
     """
     pattern = read(group.program, floats)
@@ -38,9 +38,9 @@ def with_constants(pattern: Pattern, group: Group) -> Pattern:
 
     Parameters
     ----------
-    pattern : Pattern
+    pattern
         The attention of the group.
-    group : Group
+    group
         Whose inputs may be constants.
     """
     known: dict[ir.Var, tirx.IndexMap] = {}

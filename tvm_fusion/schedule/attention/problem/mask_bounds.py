@@ -25,27 +25,14 @@ HIDDEN = -1e30  # finite scores of at most so much are masks, too
 
 @dataclass(frozen=True)
 class Bound:
-    """``key <= limit``, or ``key >= limit``.
+    """``key <= limit``, or ``key >= limit``."""
 
-    Attributes
-    ----------
-    limit : PrimExpr
-        Over the query, and axes that a block does not run along.
-    is_upper : bool
-        Which of both.
-    slope : int
-        What a row adds to the limit: -1, 0 or 1.
-    period : int, PrimExpr or None
-        Rows after which the limits begin anew: those of one of several heads that share keys.
-    is_loaded : bool
-        Whether the limit of a row is read from memory: rows are in no order.
-    """
-
-    limit: ir.Expr
-    is_upper: bool
-    slope: int
+    limit: ir.Expr  # over the query, and axes that a block does not run along
+    is_upper: bool  # which of both
+    slope: int  # what a row adds to the limit: -1, 0 or 1
+    # Rows after which the limits begin anew: those of one of several heads that share keys.
     period: int | ir.Expr | None = None
-    is_loaded: bool = False
+    is_loaded: bool = False  # whether the limit of a row is read from memory: rows are in no order
 
     def extreme(
         self,
@@ -59,11 +46,11 @@ class Bound:
 
         Parameters
         ----------
-        rows : tuple of PrimExpr
+        rows
             The first and the last one.
-        where : Mapping of Var to PrimExpr
+        where
             The position along other axes.
-        block : int
+        block
             The rows are of one block of so many, the first block being the first rows; 1 for
             any rows.
         """
@@ -81,7 +68,7 @@ class MaskReader:
 
     Parameters
     ----------
-    takes_loads : bool
+    takes_loads
         Whether limits may be read from memory.
     """
 

@@ -27,7 +27,7 @@ def read(program: Program, floats: Collection[str] = FLOATS) -> Pattern | Refusa
 
     Parameters
     ----------
-    floats : collection of str
+    floats
         Types that scores may have.
 
     Returns
@@ -54,12 +54,12 @@ def read(program: Program, floats: Collection[str] = FLOATS) -> Pattern | Refusa
     if not isinstance(maximum.values[0], tirx.Max) or not isinstance(total.values[0], tirx.Add):
         return Refusal(
             "no_softmax" if is_contraction(product) else "not_mine",
-            f"The reductions behind {scores.title} ({_titles((maximum, total))}) are not the "
+            f"The reductions after {scores.title} ({_titles((maximum, total))}) are not the "
             "maximum and the sum of a softmax.",
         )
     if not is_contraction(product):
         return Refusal(
-            "second_product", f"{product.title} behind the softmax is not a product with values."
+            "second_product", f"{product.title} after the softmax is not a product with values."
         )
     between = [s.targets[0] for s in (scores, maximum, total)]
     for stage in stages:
@@ -179,14 +179,14 @@ class _Reader:
         ):
             return Refusal(
                 "more_than_scores",
-                f"What {self._maximum.title} reduces besides scores depends on them, or weights "
-                "that are no numbers are replaced.",
+                f"{self._maximum.title} also reduces values that depend on the scores, or weights "
+                "that are NaN are replaced.",
             )
         if {self._axes.raw, self._axes.row_max} & variables(weights.value):
             return Refusal(
                 "weights_changed",
-                "Operators behind the softmax read its scores again, other than to put "
-                "zeros for minus infinity.",
+                "Operators after the softmax read its scores again, for more than to replace "
+                "results by zero where all scores are minus infinity.",
             )
         columns = [a for a in self._product.axes if a.var not in own]
         if len(columns) != 1:
@@ -260,8 +260,8 @@ def _added(stage: Stage, keys: ir.Expr) -> tuple[ir.Expr, ir.Expr | None] | Refu
     term = update.b if is_own else update.a
     return split_sink(term, axis.var, axis.extent, keys) or Refusal(
         "more_than_scores",
-        f"{stage.title} reduces {axis.extent} elements of rows of {keys} scores, which is not "
-        "these and at most one attention sink behind them.",
+        f"{stage.title} reduces rows of {axis.extent} elements, not the {keys} scores of a row and "
+        "at most one attention sink after them.",
     )
 
 

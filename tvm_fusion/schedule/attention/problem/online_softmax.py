@@ -32,19 +32,12 @@ def assign(element: ir.TensorLoad, value: ir.Expr) -> tirx.Stmt:
 
 @dataclass(frozen=True)
 class SoftmaxState:
-    """The running statistics of one row.
+    """The running statistics of one row."""
 
-    Attributes
-    ----------
-    m_i, l_i : TensorLoad
-        Running max, and running sum of exponentials.
-    alpha : TensorLoad
-        Gets the factor by which a rescaling multiplies accumulators.
-    """
-
+    # Running max, and running sum of exponentials.
     m_i: ir.TensorLoad
     l_i: ir.TensorLoad
-    alpha: ir.TensorLoad
+    alpha: ir.TensorLoad  # gets the factor by which a rescaling multiplies accumulators
 
     def rescale(
         self, m_new: ir.Expr, exp: Callable[[ir.Expr], ir.Expr] = tirx.exp
@@ -68,22 +61,14 @@ def initialize(m_i: ir.TensorLoad, l_i: ir.TensorLoad) -> list[tirx.Stmt]:
 
 @dataclass(frozen=True)
 class Merge:
-    """Partial results of one row, each relative to its own maximum.
+    """Partial results of one row, each relative to its own maximum."""
 
-    Attributes
-    ----------
-    m, factor : TensorLoad
-        The maximum over all partials; a register for ``exp(m_p - m)``.
-    each : callable
-        Loops over the partials: in a fixed order, so that results are deterministic.
-    m_of : callable
-        Maximum of a partial.
-    """
-
+    # The maximum over all partials; a register for ``exp(m_p - m)``.
     m: ir.TensorLoad
     factor: ir.TensorLoad
+    # Loops over the partials: in a fixed order, so that results are deterministic.
     each: Callable[[Body], tirx.Stmt]
-    m_of: Callable[[ir.Expr], ir.Expr]
+    m_of: Callable[[ir.Expr], ir.Expr]  # maximum of a partial
 
     def maximum(self) -> tirx.Stmt:
         """Take the maxima of all partials into ``m``."""

@@ -22,63 +22,34 @@ class Pattern:
     """``result[.., q, e] = sum over t of weight(softmax over t of score(q . k)) * v``.
 
     All expressions are over one set of axes: those of the scores, and ``column``.
-
-    Attributes
-    ----------
-    batch : tuple of Axis
-        Axes of the scores other than the following two: batch, heads.
-    query : Axis or None
-        Runs along the queries of a head; ``None`` where there is a single one.
-    key : Axis
-        Runs along the keys and values.
-    depth : Axis
-        Reduction axis of the first product: the head dimension.
-    column : Axis
-        Runs along the values' elements: the head dimension of v.
-    q, k, v : PrimExpr
-        Elements of the operands, in float32: of ``(batch, query, depth)``, ``(batch, key, depth)``
-        and ``(batch, key, column)``.
-    raw : Var
-        Placeholder of ``q . k`` in ``score``.
-    score : PrimExpr
-        Input of softmax (scale, mask and bias applied), in float32.
-    exponential : Var
-        Placeholder of ``exp(score - row's maximum)`` in ``weight``.
-    weight : PrimExpr
-        Factor of the values, without the division by the row's sum; linear in ``exponential``.
-    masked_weight : PrimExpr or None
-        The weight in rows whose softmax is NaN, such as those that are masked completely, if a
-        guard replaces these.
-    zeros_dead_rows : bool
-        Whether a guard puts zeros in rows whose scores are all minus infinity; others stay NaN.
-    sink : PrimExpr or None
-        A score that takes its share of a row's softmax without a value, in float32.
-    product : SumOfProducts
-        The second product with its epilogue, over its own axes.
-    own : Mapping of Var to Var
-        The axes here by the axes of ``product``.
-    operand_dtypes : tuple of str
-        Types that q, k and v were computed in.
     """
 
-    batch: tuple[Axis, ...]
-    query: Axis | None
-    key: Axis
-    depth: Axis
-    column: Axis
+    batch: tuple[Axis, ...]  # axes of the scores other than the following two: batch, heads
+    query: Axis | None  # runs along the queries of a head; ``None`` where there is a single one
+    key: Axis  # runs along the keys and values
+    depth: Axis  # reduction axis of the first product: the head dimension
+    column: Axis  # runs along the values' elements: the head dimension of v
+    # Elements of the operands, in float32: of ``(batch, query, depth)``, ``(batch, key, depth)``
+    # and ``(batch, key, column)``.
     q: ir.Expr
     k: ir.Expr
     v: ir.Expr
+    # Placeholder of ``q . k`` in ``score``.
     raw: ir.Var
-    score: ir.Expr
-    exponential: ir.Var
+    score: ir.Expr  # input of softmax (scale, mask and bias applied), in float32
+    exponential: ir.Var  # placeholder of ``exp(score - row's maximum)`` in ``weight``
+    # Factor of the values, without the division by the row's sum; linear in ``exponential``.
     weight: ir.Expr
+    # The weight in rows whose softmax is NaN, such as those that are masked completely, if a guard
+    # replaces these.
     masked_weight: ir.Expr | None
+    # Whether a guard puts zeros in rows whose scores are all minus infinity; others stay NaN.
     zeros_dead_rows: bool
+    # A score that takes its share of a row's softmax without a value, in float32.
     sink: ir.Expr | None
-    product: SumOfProducts
-    own: Mapping[ir.Var, ir.Var]
-    operand_dtypes: tuple[str, str, str]
+    product: SumOfProducts  # the second product with its epilogue, over its own axes
+    own: Mapping[ir.Var, ir.Var]  # the axes here by the axes of ``product``
+    operand_dtypes: tuple[str, str, str]  # types that q, k and v were computed in
 
     def place(self, at: Mapping[ir.Var, ir.Expr]) -> list[ir.Expr]:
         """Order the positions along the axes as the second product has them."""

@@ -24,7 +24,7 @@ def attention_proposals(graph: Graph, has_copies: bool = False) -> Iterator[tupl
 
     Parameters
     ----------
-    has_copies : bool
+    has_copies
         Whether kernels on tensor cores copy plain rows of keys, which computed ones are not.
 
     Yields

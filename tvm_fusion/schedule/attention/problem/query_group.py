@@ -19,18 +19,12 @@ from .pattern import Pattern
 
 @dataclass(frozen=True)
 class QueryGroup:
-    """The axes of the scores but for the keys, as pairs of a KV batch and a row.
+    """The axes of the scores but for the keys, as pairs of a KV batch and a row."""
 
-    Attributes
-    ----------
-    batch : tuple of (Axis, PrimExpr)
-        Axes that choose keys and values, with the number of different ones along them.
-    rows : tuple of (Axis, int)
-        Axes, or innermost parts of them, along which keys and values are the same. An axis of query
-        heads of which several share a KV head is in both.
-    """
-
+    # Axes that choose keys and values, with the number of different ones along them.
     batch: tuple[tuple[Axis, ir.Expr], ...]
+    # Axes, or innermost parts of them, along which keys and values are the same. An axis of query
+    # heads of which several share a KV head is in both.
     rows: tuple[tuple[Axis, int], ...]
 
     @classmethod

@@ -21,34 +21,17 @@ from .pattern import Pattern
 
 @dataclass(frozen=True)
 class ScoreForm:
-    """The input of softmax, divided by ``factor``.
+    """The input of softmax, divided by ``factor``."""
 
-    Attributes
-    ----------
-    full : PrimExpr
-        Everywhere.
-    inside : PrimExpr
-        Where all bounds hold.
-    factor : float
-        Positive; the scores are these expressions times it.
-    bounds : tuple of Bound
-        Keys that do not keep them are hidden.
-    skips : bool
-        Whether tiles of hidden keys change no result.
-    is_bounded : bool
-        Whether scores but minus infinity, and the running maximum of a row that has seen a tile,
-        are small enough to multiply before they are subtracted.
-    hides_wholly : bool
-        Whether scores of hidden keys are minus infinity.
-    """
-
-    full: ir.Expr
-    inside: ir.Expr
-    factor: float
-    bounds: tuple[Bound, ...]
-    skips: bool
+    full: ir.Expr  # everywhere
+    inside: ir.Expr  # where all bounds hold
+    factor: float  # positive; the scores are these expressions times it
+    bounds: tuple[Bound, ...]  # keys that do not keep them are hidden
+    skips: bool  # whether tiles of hidden keys change no result
+    # Whether scores but minus infinity, and the running maximum of a row that has seen a tile, are
+    # small enough to multiply before they are subtracted.
     is_bounded: bool
-    hides_wholly: bool
+    hides_wholly: bool  # whether scores of hidden keys are minus infinity
 
     @classmethod
     def of(cls, pattern: Pattern, factor: ir.Expr | None, takes_loads: bool = False) -> ScoreForm:
@@ -56,11 +39,11 @@ class ScoreForm:
 
         Parameters
         ----------
-        pattern : Pattern
+        pattern
             The attention; constants are numbers.
-        factor : PrimExpr or None
+        factor
             What operands were divided by: a factor of their product.
-        takes_loads : bool
+        takes_loads
             Whether bounds may be read from memory.
         """
         score = pattern.score

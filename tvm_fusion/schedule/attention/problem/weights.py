@@ -19,23 +19,13 @@ _TRUTHS = ((tirx.LT, "a", "b"), (tirx.GT, "b", "a"), (tirx.NE, "b", "a"))
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of the values, as a function of the exponential of their score.
+    """The weights of the values, as a function of the exponential of their score."""
 
-    Attributes
-    ----------
-    exponential : Var
-        Placeholder of ``exp(score - row's maximum)``.
-    value : PrimExpr
-        The weight without the division by the row's sum; linear in ``exponential``.
-    masked_weight : PrimExpr or None
-        The weight that a guard puts where softmax is NaN; ``None`` without one.
-    zeros_dead_rows : bool
-        Whether a guard puts zeros in rows whose scores are all minus infinity, and there alone.
-    """
-
-    exponential: ir.Var
-    value: ir.Expr
+    exponential: ir.Var  # placeholder of ``exp(score - row's maximum)``
+    value: ir.Expr  # the weight without the division by the row's sum; linear in ``exponential``
+    # The weight that a guard puts where softmax is NaN; ``None`` without one.
     masked_weight: ir.Expr | None
+    # Whether a guard puts zeros in rows whose scores are all minus infinity, and there alone.
     zeros_dead_rows: bool
 
 
@@ -46,11 +36,11 @@ def read_weights(
 
     Parameters
     ----------
-    score : PrimExpr
+    score
         The input of softmax.
-    exponent : PrimExpr
+    exponent
         The exponential that a row's sum adds up.
-    total : Var
+    total
         Placeholder of the row's sum.
     """
     dtype = str(exponent.ty.dtype)
@@ -73,7 +63,7 @@ def read_weights(
     if value is None:
         return Refusal(
             "weights_changed",
-            "Operators behind the softmax are not linear in its weights.",
+            "Operators after the softmax are not linear in its weights.",
         )
     exponential = tirx.Var("exponential", FLOAT)
     stands = exponential if dtype == FLOAT else tirx.Cast(dtype, exponential)

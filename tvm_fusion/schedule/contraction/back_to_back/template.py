@@ -129,6 +129,6 @@ def _slower(pair: BackToBack, config: BackToBackConfig, device: Device) -> Refus
     return Refusal(
         "two_kernels_are_faster",
         f"One kernel of {names[0]} and {names[1]} is estimated to take {one / two:.0%} of the time "
-        f"of two, which pays off up to {MOST_OF_TWO:.0%}: {config.tiles} tiles of 64 rows, with "
+        f"of two, and the limit is {MOST_OF_TWO:.0%}: it has {config.tiles} tiles of 64 rows, and "
         f"{config.weight_bytes} bytes of weights in each multiprocessor.",
     )

@@ -80,7 +80,7 @@ def partial_im2col(
     if view is None:
         return other_form("It is not read as a GEMM.")
     if view.batch:
-        return other_form("It is a batch of products, as of groups.")
+        return other_form("It is a batched product, as of the groups of a convolution.")
     if contraction.column_split is not None:
         return other_form("Its epilogue reads several columns of the result.")
     found = other_form("Neither operand is a plain constant.")

@@ -52,7 +52,7 @@ def weight_along_k(
     if is_plain(unguarded(narrow_operand(other))[0]) or contraction.column_split is not None:
         padding = 0
     if steps == 1 and not padding:
-        return other_form("The terms of its weight lie side by side.")
+        return other_form("Its weight is contiguous along K already.")
     if any(
         x.source.same_as(read.source)
         for e in (other, *(r.value for r in contraction.results))

@@ -22,8 +22,6 @@ On tile registers (AMX) the loop over panels is outside of that over passes.
     rows in groups, each with a B of its own
 ``untiled``
     depthwise convolutions, GEMV, what has no columns
-``emit``, ``template``
-    which of these; claims
-``norm_gemm_template``, ``grouped_gemm_template``
-    a norm in front; several products in a launch
+``templates``
+    claims: a GEMM, a norm in front of it, several products in a launch; which kernel
 """

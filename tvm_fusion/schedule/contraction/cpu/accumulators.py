@@ -25,31 +25,16 @@ At = Callable[[ir.Expr, ir.Expr], ir.TensorLoad]  # an element in memory, by row
 
 @dataclass(frozen=True)
 class TilePlace:
-    """Where a tile of C lies.
+    """Where a tile of C lies."""
 
-    Attributes
-    ----------
-    rows : RowBlock
-        The rows of the part of the task, and the pass over K.
-    panel : Panel
-        The columns.
-    offset : PrimExpr
-        The tile's first row, relative to the part's.
-    height, width : int
-        Rows and columns.
-    clamp : bool
-        Whether rows may lie beyond M.
-    sizes : Blocking
-        Of the task.
-    """
-
-    rows: RowBlock
-    panel: Panel
-    offset: ir.Expr
+    rows: RowBlock  # the rows of the part of the task, and the pass over K
+    panel: Panel  # the columns
+    offset: ir.Expr  # the tile's first row, relative to the part's
+    # Rows and columns.
     height: int
     width: int
-    clamp: bool
-    sizes: Blocking
+    clamp: bool  # whether rows may lie beyond M
+    sizes: Blocking  # of the task
 
 
 class Accumulators(ABC):
@@ -57,9 +42,9 @@ class Accumulators(ABC):
 
     Attributes
     ----------
-    buffer : Var
+    buffer
         Where the epilogue reads them.
-    first : Expr or None
+    first
         The row there that is the tile's first, where the buffer is memory; of registers ``None``.
     """
 
@@ -185,11 +170,11 @@ class TileAccumulators(Accumulators):
 
     Parameters
     ----------
-    tiles : TileBlock
+    tiles
         The tiles as the task has shaped them.
-    config : Var
+    config
         Memory of the shapes.
-    buffer : Var
+    buffer
         Where they are stored for the epilogue: rows of two tiles, for one after the other in turns.
         In the same rows each time a GEMM of 1,024 rows took 1.05 times as long.
     """

@@ -104,11 +104,11 @@ def norm_blocking(
 
     Parameters
     ----------
-    batch : int
+    batch
         Of GEMMs that share no columns.
-    rate : float
+    rate
         Multiplications in a cycle.
-    costs : tuple of float
+    costs
         Cycles of an element of A, and of B.
 
     Returns
@@ -205,24 +205,12 @@ MAX_L2_BYTES = 1 << 21
 
 @dataclass(frozen=True)
 class Machine:
-    """What the blocking of a GEMM reads of a CPU.
+    """What the blocking of a GEMM reads of a CPU."""
 
-    Attributes
-    ----------
-    unit : VectorUnit
-        Registers, for the type of the accumulators.
-    cores : int
-        Threads that will run.
-    l2_bytes : int
-        Level-2 cache of one of them.
-    l3_bytes : int
-        Level-3 cache of all.
-    """
-
-    unit: VectorUnit
-    cores: int = CORES
-    l2_bytes: int = L2_BYTES
-    l3_bytes: int = L3_BYTES
+    unit: VectorUnit  # registers, for the type of the accumulators
+    cores: int = CORES  # threads that will run
+    l2_bytes: int = L2_BYTES  # level-2 cache of one of them
+    l3_bytes: int = L3_BYTES  # level-3 cache of all
 
     @classmethod
     def of(cls, device: Device, bits: int = 32) -> Machine:
@@ -262,64 +250,35 @@ class Machine:
 
 @dataclass(frozen=True)
 class GemmProblem:
-    """A GEMM as its blocking sees it.
+    """A GEMM as its blocking sees it."""
 
-    Attributes
-    ----------
-    m, n, k, batch : int or None
-        Extents; ``None`` if symbolic.
-    whole_k : bool
-        Whether K cannot be split.
-    vectors : collection of int
-        Choices of nr, in vectors.
-    copies : bool
-        Whether each task copies its panels.
-    tile_words : int, optional
-        Words of K in a step of tile registers, where they are used: K is in words then.
-    norm_k : int, optional
-        Elements of a row of A if a task normalizes the rows of its block: few tasks share rows
-        then.
-    computes_a : bool
-        Whether a task computes its rows of A first, such as float32 of half types.
-    widens_b : bool
-        Whether panels of half types are converted to float32.
-    """
-
+    # Extents; ``None`` if symbolic.
     m: int | None
     n: int | None
     k: int | None
     batch: int | None
-    whole_k: bool = False
-    vectors: Collection[int] = range(1, MAX_VECTORS + 1)
-    copies: bool = False
+    whole_k: bool = False  # whether K cannot be split
+    vectors: Collection[int] = range(1, MAX_VECTORS + 1)  # choices of nr, in vectors
+    copies: bool = False  # whether each task copies its panels
+    # Words of K in a step of tile registers, where they are used: K is in words then.
     tile_words: int | None = None
+    # Elements of a row of A if a task normalizes the rows of its block: few tasks share rows then.
     norm_k: int | None = None
+    # Whether a task computes its rows of A first, such as float32 of half types.
     computes_a: bool = False
-    widens_b: bool = False
+    widens_b: bool = False  # whether panels of half types are converted to float32
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """The blocking of a GEMM.
+    """The blocking of a GEMM."""
 
-    Attributes
-    ----------
-    mr, nr : int
-        Rows and columns of a register tile; nr is whole vectors.
-    block_m : int
-        Rows of C of one task: whole tiles.
-    mc : int
-        Rows of a task that multiply one panel after the other; a divisor of block_m.
-    panels : int
-        Panels of nr columns of one task.
-    kc : int
-        K of one pass; several passes keep partial sums in a buffer between them. On tile registers
-        a panel takes all passes before the next one.
-    """
-
+    # Rows and columns of a register tile; nr is whole vectors.
     mr: int
     nr: int
-    block_m: int
-    mc: int
-    panels: int
+    block_m: int  # rows of C of one task: whole tiles
+    mc: int  # rows of a task that multiply one panel after the other; a divisor of block_m
+    panels: int  # panels of nr columns of one task
+    # K of one pass; several passes keep partial sums in a buffer between them. On tile registers a
+    # panel takes all passes before the next one.
     kc: int

@@ -55,41 +55,23 @@ SLOWER = 1.2  # cycles of a multiplication in a register tile, over the fewest
 
 @dataclass(frozen=True, eq=False)
 class CpuGemmConfig:
-    """Configuration of a GEMM on a CPU: decided by the claim, consumed by its emission.
-
-    Attributes
-    ----------
-    view : GemmView
-        The contraction as GEMMs: K in groups of the dot product, and a panel of B holds columns of
-        all parts of a column split.
-    sizes : Blocking
-        Sizes of tiles and blocks.
-    lanes : int
-        Of a vector of accumulators.
-    b_source : {"packed", "copied", "direct", "blocks"}
-        How B is read: packed at compile time, copied by each task, in place, or packed as numbers
-        in blocks.
-    dot : WordProduct or None
-        The instruction that multiplies groups of k.
-    prologue : NormPrologue or None
-        The program of A's rows, which tasks normalize.
-    ragged : RaggedTasks or None
-        Groups of rows, each of which has a B.
-    blocks : BlockProduct, optional
-        How numbers in blocks are multiplied; the view is over single terms then.
-    many : CpuGemmConfig, optional
-        The configuration for more than :data:`FEW` rows, where their number is symbolic.
-    """
+    """Configuration of a GEMM on a CPU: decided by the claim, consumed by its emission."""
 
     contraction: SumOfProducts
+    # The contraction as GEMMs: K in groups of the dot product, and a panel of B holds columns of
+    # all parts of a column split.
     view: GemmView
-    sizes: Blocking
-    lanes: int
+    sizes: Blocking  # sizes of tiles and blocks
+    lanes: int  # of a vector of accumulators
+    # How B is read: packed at compile time, copied by each task, in place, or packed as numbers in
+    # blocks.
     b_source: Literal["packed", "copied", "direct", "blocks"]
-    dot: WordProduct | None
-    prologue: NormPrologue | None
-    ragged: RaggedTasks | None
+    dot: WordProduct | None  # the instruction that multiplies groups of k
+    prologue: NormPrologue | None  # the program of A's rows, which tasks normalize
+    ragged: RaggedTasks | None  # groups of rows, each of which has a B
+    # How numbers in blocks are multiplied; the view is over single terms then.
     blocks: BlockProduct | None = None
+    # The configuration for more than :data:`FEW` rows, where their number is symbolic.
     many: CpuGemmConfig | None = None
 
 
@@ -103,9 +85,9 @@ def default(
 
     Parameters
     ----------
-    constants : collection of Var
+    constants
         Inputs that are known at compile time.
-    prologue : NormPrologue, optional
+    prologue
         The program of A's rows.
     """
     if (in_blocks := _in_blocks(contraction, device, constants, prologue)) is not None:

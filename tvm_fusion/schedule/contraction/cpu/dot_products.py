@@ -41,25 +41,14 @@ SIGNS = -0x7F7F7F80  # the sign bits of a word's bytes: 0x80808080
 
 @dataclass(frozen=True)
 class WordProduct:
-    """An instruction that multiplies groups of k, for a GEMM.
+    """An instruction that multiplies groups of k, for a GEMM."""
 
-    Attributes
-    ----------
-    lanes : int
-        Of a vector of accumulators.
-    a_dtype, b_dtype : str
-        Types of the operands' elements.
-    axis : Axis
-        The axis of K that is split into groups.
-    a : PrimExpr
-        A, cast to the accumulators' type.
-    """
-
-    lanes: int
+    lanes: int  # of a vector of accumulators
+    # Types of the operands' elements.
     a_dtype: str
     b_dtype: str
-    axis: Axis
-    a: ir.Expr
+    axis: Axis  # the axis of K that is split into groups
+    a: ir.Expr  # A, cast to the accumulators' type
 
     @property
     def group(self) -> int:
@@ -222,7 +211,7 @@ def dot_product(
 
     Parameters
     ----------
-    is_packed : bool
+    is_packed
         Whether B is a packed constant. Panels that a task copies cannot hold K of several axes.
         Without an instruction for bfloat16 they are copied as float32; of a packed constant, which
         is half as large, pairs are taken apart in registers where few rows read them once, else

@@ -62,11 +62,11 @@ class CpuTileEpilogue:
 
         Parameters
         ----------
-        place : callable
+        place
             Gives the axes of M at a row of the tile.
-        inside : callable or None
+        inside
             Whether a row is below M, for a tile that may exceed it.
-        first : Expr or None
+        first
             The row of the tile's first sums in memory, where a loop over rows reads them.
         """
 

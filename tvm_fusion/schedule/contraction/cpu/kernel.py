@@ -67,12 +67,12 @@ def gemm_cpu(
 
     Parameters
     ----------
-    target : Target
+    target
         A CPU, for the rows of a norm prologue.
-    others : sequence of ElementwiseCpuConfig
+    others
         Maps that read nothing of the product, such as the other parts of a concatenation: loop
         nests of their own.
-    buffers : sequence of Var
+    buffers
         Those of operands that such maps write.
     """
     body, b = gemm_tasks(config, target)

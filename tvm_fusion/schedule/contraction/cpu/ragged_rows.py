@@ -22,23 +22,12 @@ from ..problem.sum_of_products import SumOfProducts
 
 @dataclass(frozen=True, eq=False)
 class RaggedTasks:
-    """The groups of a GEMM's rows.
+    """The groups of a GEMM's rows."""
 
-    Attributes
-    ----------
-    ragged : RaggedRows
-        The groups.
-    contraction : SumOfProducts
-        The product, over groups, rows of a group, and columns.
-    row : Axis
-        The rows of a group, of extent ``count``.
-    first, count : Var
-        The first row of the task's group, and how many there are.
-    """
-
-    ragged: RaggedRows
-    contraction: SumOfProducts
-    row: Axis
+    ragged: RaggedRows  # the groups
+    contraction: SumOfProducts  # the product, over groups, rows of a group, and columns
+    row: Axis  # the rows of a group, of extent ``count``
+    # The first row of the task's group, and how many there are.
     first: ir.Var
     count: ir.Var
 
@@ -62,11 +51,11 @@ class RaggedTasks:
 
         Parameters
         ----------
-        where : mapping of Var to Expr
+        where
             Axes around the task, with its group.
-        chunk : Expr
+        chunk
             The number of the task among those of its rows.
-        rows : (Expr, int)
+        rows
             The first row of the block in its group, and how many it has at most.
         """
         groups, start = index(self.ragged.groups.extent), rows[0]

@@ -51,7 +51,7 @@ class GemmTile:
     ----------
     a, b : OperandA, OperandB
         How the operands are read.
-    passes : Expr
+    passes
         How many passes over K a task makes.
     """
 
@@ -168,7 +168,7 @@ class GemmTile:
 
         Parameters
         ----------
-        is_late : bool
+        is_late
             Whether its epilogue comes later, and that of the tile before it is done beside it.
         is_first : bool
             Whether its steps prepare what they read of the panel.

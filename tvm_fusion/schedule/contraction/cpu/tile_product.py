@@ -26,16 +26,10 @@ MOST_WORDS = TILE_ROW_BYTES // WORD_BYTES
 
 @dataclass(frozen=True)
 class TileProduct(WordProduct):
-    """An instruction that multiplies tiles, for a GEMM.
-
-    Attributes
-    ----------
-    words : int
-        Words of K in a step.
-    """
+    """An instruction that multiplies tiles, for a GEMM."""
 
     row: Instruction
-    words: int
+    words: int  # words of K in a step
 
     @property
     def core(self) -> ir.Expr:
@@ -62,7 +56,7 @@ def tile_product(
 
     Parameters
     ----------
-    is_packed : bool
+    is_packed
         Whether B is a packed constant. Panels that a task copies cannot hold K of several axes.
     """
     if len(view.k_axes) > 1 and not is_packed:

@@ -26,7 +26,7 @@ from tvm.s_tir import dlight
 from tvm.target import Target
 
 from ....core.decisions import Decision, record
-from ....core.tir.expressions import load, variables
+from ....core.tir.expressions import load, loads, variables
 from ....core.tir.loops import (
     block,
     ceildiv,
@@ -53,7 +53,7 @@ from ..copies.operand_copies import OperandCopies
 from ..mma.kernel import tile_gemm_gpu
 from ..problem.epilogue.fuse import CannotFuseEpilogue, fuse_epilogue, store_results
 from ..problem.functions.prim_func import contraction_prim_func, materialize_computed, sum_terms
-from ..problem.sum_of_products import SumOfProducts, is_weight
+from ..problem.sum_of_products import SumOfProducts
 from ..skinny.gemv_config import GemvConfig
 from ..skinny.kernel import skinny_gemm_gpu
 from ..tile.config import TileGemmConfig, is_plain
@@ -86,7 +86,8 @@ class GpuContractionConfig:
         """Whether B is loaded while the kernel before still runs: none writes a constant."""
         if self.skinny is None or self.concat_parts is not None or self.skinny.gathered:
             return False
-        return self.device.dependent_launch and is_weight(self.skinny.b, self.constants)
+        sources = {x.source for x in loads(self.skinny.b)}
+        return self.device.dependent_launch and sources <= self.constants
 
     @property
     def skinny(self) -> GemvConfig | None:

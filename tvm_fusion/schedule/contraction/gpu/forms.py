@@ -180,7 +180,11 @@ def weighed(product: Product) -> tuple[Form, ...]:
             forms.append(Form(name, "", None, False, found.sentence))
             continue
         is_chosen = isinstance(chosen, Choice) and name == chosen.name
-        why = "Estimated to be slower." if name in is_compared else f"By rule, {first} comes first."
+        why = (
+            "Estimated to be slower."
+            if name in is_compared
+            else f"The form '{first}' takes precedence."
+        )
         why = "" if is_chosen else why
         forms.append(Form(name, described(found.gemm), found.clocks, is_chosen, why))
     return tuple(forms)

@@ -83,8 +83,8 @@ class GpuGroupedGemm(Template):
         if together > MOST_OF_SEPARATE * separate:
             return Refusal(
                 "large_products",
-                f"One launch of the products is estimated to take {together / separate:.0%} of the "
-                f"time of a launch of each; more than {MOST_OF_SEPARATE:.0%} are not worth it.",
+                f"One launch of all products is estimated to take {together / separate:.0%} of the "
+                f"time of one launch each, and the limit is {MOST_OF_SEPARATE:.0%}.",
             )
         config = GroupedGemmConfig(tiles, found.others)
         dtypes = {tile.problem.narrow_dtype for tile in tiles}

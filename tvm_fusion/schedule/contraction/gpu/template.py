@@ -303,7 +303,7 @@ def _across(contraction: SumOfProducts) -> Refusal:
 def _no_statistics(contraction: SumOfProducts) -> Refusal:
     return Refusal(
         "no_statistics",
-        f"Sums besides those of {contraction.stage.title} are computed only by wgmma kernels with "
+        f"Sums in the epilogue of {contraction.stage.title} are computed only by wgmma kernels, of "
         "many rows of a half type and results in vectors of 8 columns.",
     )
 

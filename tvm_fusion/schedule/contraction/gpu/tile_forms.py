@@ -364,6 +364,6 @@ def refuse_parts(
         return None
     return Refusal(
         "epilogue_elsewhere",
-        f"Other parts of a concatenation take the threads of the product {rounds} rounds of loads, "
-        "longer than a kernel of their own.",
+        f"Copying the other parts of the concatenation would take the product's threads {rounds} "
+        "rounds of loads, longer than a kernel of its own.",
     )

@@ -141,8 +141,9 @@ def _come_from(graph: Graph, operators: list[Operator], source: Operator) -> boo
 
 
 def _elements(op: Operator) -> int:
+    """Count a result's elements; 0 of a shape that is read from a tensor."""
     value = op.results[0]
-    return value.bytes // DataType(value.dtype).itemsize
+    return value.bytes and value.bytes // DataType(value.dtype).itemsize
 
 
 def constants_of(group: Group) -> frozenset[ir.Var]:

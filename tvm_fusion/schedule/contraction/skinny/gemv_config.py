@@ -158,6 +158,11 @@ class GemvConfig(GemmView):
         return 0 if self.norm_scale is None or k is None else self.m * k
 
     @property
+    def row_sums(self) -> int:
+        """Sums over normalized rows in shared memory: of each thread, and reduced."""
+        return 0 if self.norm_scale is None else self.m * (self.threads + self.folded_sums)
+
+    @property
     def rows_per_pass(self) -> int:
         """Rows whose partial sums are reduced across slices at once, in shared memory."""
         size = DataType(self.contraction.dtype).itemsize * self.shared_slices * self.partials(1)
@@ -190,8 +195,7 @@ class GemvConfig(GemmView):
         elements = slices * width
         if self.folded_slices < self.shared_slices:
             elements += self.folded_slices * width
-        if self.norm_scale is not None:
-            elements += self.m * (self.threads + self.folded_sums)
+        elements += self.row_sums
         if self.head_n:
             rows = min(self.rows_per_pass, self.m)
             elements += rows * (self.parts * self.block_n + self.block_n + self.heads)

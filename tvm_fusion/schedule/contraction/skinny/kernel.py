@@ -71,7 +71,7 @@ def skinny_gemm_gpu(
     def body(number: ir.Expr) -> tirx.Stmt:
         mainloop: GemvMainloop | SkinnyMmaMainloop
         if isinstance(config, SkinnyMmaConfig):
-            mainloop = SkinnyMmaMainloop(config, number)
+            mainloop = SkinnyMmaMainloop(config, number, loads_early)
         else:
             mainloop = GemvMainloop(config, number, shared, loads_early)
         stmts = []

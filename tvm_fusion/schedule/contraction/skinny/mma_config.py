@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
+from ....core.tir.expressions import loads
 from ....core.tir.loops import constant, index, product
 from ....device import Device
 from ....ecg.work import at
@@ -36,8 +37,8 @@ LEAST_BLOCKS, LEAST_BLOCKS_K_CONTIGUOUS = 128, 256
 # in one wave. Dequantized weights need registers of their own.
 WARPS, LEAST_WARPS = 16, 4
 MAX_BLOCKS_PER_SM, MAX_BLOCKS_PER_SM_QUANTIZED = 7, 4
-STAGES = 2  # of the register pipeline
-ROW_BYTES = 16 * 1024  # of A in shared memory; a thread's tiles of more would not fit its registers
+STAGES, STAGES_OF_A_ROW = 2, 4  # of the register pipeline, which holds no A of a shared row
+ROW_BYTES = 32 * 1024  # of A in shared memory; a thread's tiles of more would not fit its registers
 VECTORS, VECTORS_K_CONTIGUOUS = 8, 2  # in flight of a thread; of a tile of a half type along K
 # Rows from which on tensor cores are faster on an H200, by how B is contiguous.
 LEAST_ROWS, LEAST_ROWS_K_CONTIGUOUS = 2, 3
@@ -74,7 +75,7 @@ class SkinnyMmaConfig(GemvConfig):
     @property
     def half(self) -> str:
         """Type of the fragments."""
-        return str(uncast(self.a).ty.dtype)
+        return _half_of(self)
 
     @property
     def accumulators(self) -> int:
@@ -86,6 +87,16 @@ class SkinnyMmaConfig(GemvConfig):
         """Shared memory of A in fragment order: of one row alone, unless it is too long."""
         size = int(self.k_tiles) * self.tile.k * DataType(self.half).itemsize
         return size if self.m == 1 and size <= ROW_BYTES else 0
+
+    @property
+    def shared_a_size(self) -> int:
+        """Elements of A where partial sums lie later: none."""
+        return 0
+
+    @property
+    def row_sums(self) -> int:
+        """Sums over a normalized row in shared memory: one of each warp, of 8 bytes in all."""
+        return 0 if self.norm_scale is None else -(-self.slices_k // 2) * 2
 
     @property
     def shared_bytes(self) -> int:
@@ -134,8 +145,8 @@ def _mma_config(config: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
     config
         Its configuration for CUDA cores.
     """
-    half, dtype = str(uncast(config.a).ty.dtype), str(uncast(config.b).ty.dtype)
-    if config.norm_scale is not None or find_half(device, half) is None:
+    half, dtype = _half_of(config), str(uncast(config.b).ty.dtype)
+    if find_half(device, half) is None:
         return None
     mma = newest("mma.sync", half, half)
     groups, in_group = mma.c.lanes_per_column, mma.c.lanes_per_row
@@ -147,6 +158,8 @@ def _mma_config(config: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
         return None
     least_rows = LEAST_ROWS_K_CONTIGUOUS if config.tile.is_k_contiguous else LEAST_ROWS
     if not is_quantized and config.m < least_rows:
+        return None
+    if config.norm_scale is not None and not is_quantized:
         return None
     axes = (*config.contraction.stage.axes, *config.contraction.stage.reduce)
 
@@ -178,7 +191,9 @@ def _mma_config(config: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
     wanted = max(WARPS // per_sm, LEAST_WARPS)
     warps = next(n for n in range(min(wanted, steps), 0, -1) if steps % n == 0)
     # Where B is contiguous along N, a step has fewer k: warps come to the next one sooner.
-    stages = STAGES if tile.is_k_contiguous else 1
+    is_row_shared = config.m == 1 and k * DataType(half).itemsize <= ROW_BYTES
+    depth = STAGES_OF_A_ROW if is_row_shared else STAGES
+    stages = depth if tile.is_k_contiguous else 1
     stages = min(stages, steps // warps, max(1, VECTORS // (tile.vectors * config.parts)))
     given = {f.name: getattr(config, f.name) for f in fields(GemvConfig)}
     given |= {
@@ -191,7 +206,16 @@ def _mma_config(config: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
         "has_exchanges": False,
     }
     made = SkinnyMmaConfig(**given)
+    if made.norm_scale is not None and not made.shared_row_bytes:
+        return None
     return made if made.holds_heads(device.clusters) else None
+
+
+def _half_of(config: GemvConfig) -> str:
+    """Return the type in which A is multiplied; a normalized row is rounded to its own type."""
+    if config.norm_scale is None:
+        return str(uncast(config.a).ty.dtype)
+    return str(loads(config.norm_scale.term)[0].ty.dtype)
 
 
 def uncast(operand: ir.Expr) -> ir.Expr:

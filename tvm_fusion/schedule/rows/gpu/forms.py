@@ -152,11 +152,11 @@ Found = RowForm | Refusal
 def _extremum_first(rows: RowProblem) -> Found:
     split = replace(rows, program=with_extrema_first(rows.program))
     if len(split.program.stages) == len(rows.program.stages):
-        return other_form("It looks for no index of an extremum of floating point numbers.")
+        return other_form("It is not an argmax or argmin of floating point numbers.")
     form = first_form(split, ROWS[1:])
     if split.holds(form.config):
         return form
-    return other_form("Registers do not hold a row, which two reductions would read twice.")
+    return other_form("A row does not fit into registers, and two reductions would read it twice.")
 
 
 def _thread_a_row(rows: RowProblem) -> Found:
@@ -169,7 +169,7 @@ def _thread_a_row(rows: RowProblem) -> Found:
 def _lanes_along_rows(rows: RowProblem) -> Found:
     if rows.threads.rows_first:
         return RowForm(rows.program, rows.threads)
-    return other_form("Neighbouring rows are not side by side in memory.")
+    return other_form("Neighbouring rows are not adjacent in memory.")
 
 
 def _groups(rows: RowProblem) -> Found:

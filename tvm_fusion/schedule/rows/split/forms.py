@@ -75,7 +75,9 @@ def _by_pixels(rows: LongRows) -> TwoLaunches | Refusal:
     if rows.run >= LINE_BYTES:
         return other_form(f"{rows.run} bytes of a row are contiguous, at least {LINE_BYTES}.")
     found = channel_groups_config(rows.program, rows.device)
-    return found or other_form("It is no norm of groups of channels that are last in memory.")
+    return found or other_form(
+        "It is not a norm over groups of channels with the channels last in memory."
+    )
 
 
 def _by_rows(rows: LongRows) -> TwoLaunches | Refusal:
@@ -167,8 +169,8 @@ def weighed(group: Group, device: Device, is_split: bool) -> tuple[Form, ...]:
             if isinstance(kernel, Refusal):
                 forms.append(Form(name, "", None, False, kernel.sentence))
                 continue
-            why = "" if is_chosen else "By the planner's costs its claim takes longer."
-            why = f"By rule, {first} comes first." if first else why
+            why = "" if is_chosen else "The planner estimates that its claim takes longer."
+            why = f"The form '{first}' takes precedence." if first else why
             forms.append(Form(name, kernel, None, not why, why))
             first = first or name
     return tuple(forms)

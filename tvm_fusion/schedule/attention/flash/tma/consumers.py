@@ -52,15 +52,15 @@ class Roles(FlashMmaProducts, FlashMmaSoftmax, FlashMmaEpilogue):
 
     Parameters
     ----------
-    where : dict of Var to Expr
+    where
         Position of the block along the batch axes.
-    first : Expr
+    first
         The first row of the block.
-    warp, lane : Expr
+    warp, lane
         The warp among those of consumers, and its thread.
-    shared : Var
+    shared
         Shared memory, elements of the half type.
-    copies : list of (TmaRows, list of Var)
+    copies
         Of q, k and v: the rows, and the tensor maps.
     """
 

@@ -29,22 +29,14 @@ LANES = ALIGNMENT // 2  # elements of a half type
 
 @dataclass(frozen=True)
 class TmaRows:
-    """Rows of an operand.
+    """Rows of an operand."""
 
-    Attributes
-    ----------
-    tensor_maps : tuple of TensorMap
-        Boxes of one row: of each part, where rows are several tensors' side by side.
-    batch : tuple of (Var, int)
-        Axes of the batch that are dimensions of the views, in order, and how many neighbours along
-        each read the same rows.
-    panels : tuple of (int, int)
-        Of the boxes that make up a row, the part and its element.
-    """
-
+    # Boxes of one row: of each part, where rows are several tensors' side by side.
     tensor_maps: tuple[TensorMap, ...]
+    # Axes of the batch that are dimensions of the views, in order, and how many neighbours along
+    # each read the same rows.
     batch: tuple[tuple[ir.Var, int], ...]
-    panels: tuple[tuple[int, int], ...]
+    panels: tuple[tuple[int, int], ...]  # of the boxes that make up a row, the part and its element
 
     def with_rows(self, rows: int) -> list[TensorMap]:
         """Make the maps of boxes of so many rows."""
@@ -58,7 +50,7 @@ class TmaRows:
 
         Parameters
         ----------
-        where : mapping of Var to Expr
+        where
             The position along the batch.
         """
         behind = [tirx.floordiv(where[axis], index(count)) for axis, count in self.batch]

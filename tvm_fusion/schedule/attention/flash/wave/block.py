@@ -144,13 +144,13 @@ class WaveBlock(FlashCopies, FlashSoftmax, FlashResults):
 
         Parameters
         ----------
-        shape : tuple of int
+        shape
             Steps of the product, and cells of its rows.
-        operand : callable
+        operand
             Where the other operand of a step lies, of 16 rows.
-        prepare : callable
+        prepare
             What loads it, before the first fragment of a step.
-        start : PrimExpr, optional
+        start
             The first row of the tile.
         """
         steps, cells = shape

@@ -44,18 +44,11 @@ _MOST_BLOCKS = 8
 
 @dataclass(frozen=True)
 class FlashWaveConfig(FlashMmaConfig):
-    """Tiles of a block of waves.
+    """Tiles of a block of waves."""
 
-    Attributes
-    ----------
-    instruction : Instruction
-        The matrix instruction: MFMA or WMMA.
-    column_parts : int
-        Waves that share rows: each computes all of their scores, and a part of the columns of their
-        results, where one has no registers for the whole.
-    """
-
-    instruction: Instruction = field(kw_only=True)
+    instruction: Instruction = field(kw_only=True)  # the matrix instruction: MFMA or WMMA
+    # Waves that share rows: each computes all of their scores, and a part of the columns of their
+    # results, where one has no registers for the whole.
     column_parts: int = 1
 
     @property
@@ -197,7 +190,7 @@ def wave_cycles(
 
     Parameters
     ----------
-    tiles : float
+    tiles
         Tiles of keys that a block visits, on average.
     """
     heads = at(product([a.extent for a in problem.pattern.batch]))

@@ -23,18 +23,10 @@ _GROUP = 4  # terms of a word of bytes
 
 @dataclass(frozen=True)
 class ByteBlocks(BlockProduct):
-    """Dot products of bytes, of an A in blocks as well: numbers of int8 with a scale each.
+    """Dot products of bytes, of an A in blocks as well: numbers of int8 with a scale each."""
 
-    Attributes
-    ----------
-    a : BlockQuantized
-        A.
-    dot : Instruction
-        What multiplies the weights' bytes with A's.
-    """
-
-    a: BlockQuantized
-    dot: Instruction
+    a: BlockQuantized  # A
+    dot: Instruction  # what multiplies the weights' bytes with A's
 
     speed = 3
     part_dtype = "int32"
@@ -112,9 +104,9 @@ class ByteRows(BlockRows):
 
     Parameters
     ----------
-    rows : int
+    rows
         Of a task.
-    factor : int
+    factor
         Times which sums are wanted; 0 where none are.
     """
 

@@ -32,9 +32,9 @@ def block_product(view: GemmView, dtype: str, device: Device) -> BlockProduct | 
 
     Parameters
     ----------
-    view : GemmView
+    view
         Over single terms.
-    dtype : str
+    dtype
         Of the sums.
     """
     if len(view.k_axes) != 1 or dtype != "float32":
@@ -64,7 +64,7 @@ def tile_blocks(blocks: BlockProduct, device: Device) -> TileBlocks | None:
 
     Parameters
     ----------
-    blocks : BlockProduct
+    blocks
         In vectors.
     """
     weights, k = blocks.weights, constant(blocks.axis.extent) or 1
@@ -119,7 +119,7 @@ def block_blocking(
 
     Parameters
     ----------
-    most : int
+    most
         Rows of a tile.
     """
     m = constant(product([a.extent for a in view.m_axes]))

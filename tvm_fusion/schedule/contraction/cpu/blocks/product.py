@@ -46,24 +46,12 @@ SPARE = 8  # registers for numbers, their masks and scales
 
 @dataclass(frozen=True)
 class BlockProduct(ABC):
-    """How blocks of terms are multiplied, for a GEMM.
+    """How blocks of terms are multiplied, for a GEMM."""
 
-    Attributes
-    ----------
-    lanes : int
-        Columns of a vector.
-    size : int
-        Terms of a block.
-    axis : Axis
-        The axis of K, over single terms.
-    weights : BlockQuantized
-        B.
-    """
-
-    lanes: int
-    size: int
-    axis: Axis
-    weights: BlockQuantized
+    lanes: int  # columns of a vector
+    size: int  # terms of a block
+    axis: Axis  # the axis of K, over single terms
+    weights: BlockQuantized  # B
 
     #: Products in the time of one of float32.
     speed = 1
@@ -124,11 +112,11 @@ class BlockRows(DirectA):
 
     Parameters
     ----------
-    view : GemmView
+    view
         The GEMM over single terms.
-    blocks : BlockProduct
+    blocks
         Its blocks.
-    height : int
+    height
         Rows of a task.
     """
 
@@ -263,11 +251,11 @@ class BlockAccumulators(VectorAccumulators):
 
         Parameters
         ----------
-        number : Expr
+        number
             Of the block.
-        scaled : callable
+        scaled
             Gives them by row, scale and zero points of a vector of columns, and its lanes.
-        has_zeros : bool
+        has_zeros
             Whether the zero points are read.
         """
         weights, panel = self.weights, self.place.panel

@@ -40,24 +40,12 @@ _UPPER = -0x10000  # the bits of a float32 that a bfloat16 has
 
 @dataclass(frozen=True)
 class BlockTiles:
-    """How a block of A and of B lies in tile registers.
+    """How a block of A and of B lies in tile registers."""
 
-    Attributes
-    ----------
-    size : int
-        Terms of a block.
-    count : int
-        Blocks of K.
-    group : int
-        Terms of a word.
-    parts : int
-        Tiles of A of a step: of float32 the three bfloat16 that it is the sum of.
-    """
-
-    size: int
-    count: int
-    group: int
-    parts: int
+    size: int  # terms of a block
+    count: int  # blocks of K
+    group: int  # terms of a word
+    parts: int  # tiles of A of a step: of float32 the three bfloat16 that it is the sum of
 
     @property
     def words(self) -> int:
@@ -80,9 +68,9 @@ class TiledRows:
 
     Parameters
     ----------
-    blocks : BlockTiles
+    blocks
         Its tiles.
-    rows : int
+    rows
         Of a task: whole tiles.
     """
 

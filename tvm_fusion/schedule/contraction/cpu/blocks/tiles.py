@@ -52,18 +52,10 @@ _B, _A = GROUP, GROUP + 2  # tile registers behind those of sums
 
 @dataclass(frozen=True)
 class TileBlocks(BlockProduct):
-    """Products on tile registers.
+    """Products on tile registers."""
 
-    Attributes
-    ----------
-    row : Instruction
-        The instruction.
-    bytes : ByteBlocks, optional
-        The product of the same bytes in vectors; None of float32.
-    """
-
-    row: Instruction
-    bytes: ByteBlocks | None
+    row: Instruction  # the instruction
+    bytes: ByteBlocks | None  # the product of the same bytes in vectors; None of float32
 
     speed = 8
 

@@ -48,15 +48,15 @@ class BlockWeights(OperandB):
 
     Parameters
     ----------
-    view : GemmView
+    view
         The GEMM over single terms.
-    weights : BlockQuantized
+    weights
         Its B.
-    size : int
+    size
         Terms of a block here, a divisor of those that share factors.
-    width : int
+    width
         Columns of a panel.
-    by_pairs : bool
+    by_pairs
         Whether adjacent terms of 4 bits and fewer are in the halves of a word rather than in its
         bytes.
     """

@@ -22,23 +22,12 @@ PADDING = 16  # elements between rows: a stride of a multiple of 4 KB would alia
 
 @dataclass(frozen=True)
 class RowBlock:
-    """The rows of a task in one pass over K.
+    """The rows of a task in one pass over K."""
 
-    Attributes
-    ----------
-    place : Mapping
-        Batch axes and outer columns, by variable.
-    start : PrimExpr
-        The first row.
-    slot : PrimExpr
-        The first row, relative to the task's.
-    first_k, k : PrimExpr
-        The range of the pass along the last axis of K.
-    """
-
-    place: dict[ir.Var, ir.Expr]
-    start: ir.Expr
-    slot: ir.Expr
+    place: dict[ir.Var, ir.Expr]  # batch axes and outer columns, by variable
+    start: ir.Expr  # the first row
+    slot: ir.Expr  # the first row, relative to the task's
+    # The range of the pass along the last axis of K.
     first_k: ir.Expr
     k: ir.Expr | int
 
@@ -74,13 +63,13 @@ class OperandA(ABC):
 
         Parameters
         ----------
-        rows : RowBlock
+        rows
             The rows that were filled.
-        row : PrimExpr
+        row
             Relative to the first row of the block.
-        reduced : sequence of PrimExpr
+        reduced
             The place in K; the last index is relative to the pass.
-        clamp : bool
+        clamp
             Whether the row may lie beyond M; the value does not matter then.
         """
 
@@ -119,11 +108,11 @@ class NormalizedA(OperandA):
 
     Parameters
     ----------
-    view : GemmView
+    view
         The GEMM, whose A is the prologue's operand.
-    prologue : NormPrologue
+    prologue
         The program of the rows.
-    padding : int
+    padding
         Elements between rows.
     """
 

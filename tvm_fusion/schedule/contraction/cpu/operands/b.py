@@ -21,27 +21,15 @@ LINE = 16  # k of a cache line, which a transposing copy reads together
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel of nr columns in one pass over K.
+    """A panel of nr columns in one pass over K."""
 
-    Attributes
-    ----------
-    place : Mapping
-        Batch axes and outer columns, by variable.
-    number : PrimExpr
-        The panel's number along the last axis of N.
-    slot : PrimExpr
-        Its number in the task.
-    first_k, k : PrimExpr
-        The range of the pass along the last axis of K.
-    columns : int or None
-        Its columns, fewer than nr in the last panel; ``None`` if known at run time only.
-    """
-
-    place: dict[ir.Var, ir.Expr]
-    number: ir.Expr
-    slot: ir.Expr
+    place: dict[ir.Var, ir.Expr]  # batch axes and outer columns, by variable
+    number: ir.Expr  # the panel's number along the last axis of N
+    slot: ir.Expr  # its number in the task
+    # The range of the pass along the last axis of K.
     first_k: ir.Expr
     k: ir.Expr | int
+    # Its columns, fewer than nr in the last panel; ``None`` if known at run time only.
     columns: int | None
 
 

@@ -86,9 +86,9 @@ class ComputedA(DirectA):
 
     Parameters
     ----------
-    parts : sequence of Part
+    parts
         What A is along K.
-    rows, depth : int
+    rows, depth
         Most rows of a part, and K of a pass.
     """
 

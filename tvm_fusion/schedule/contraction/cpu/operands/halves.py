@@ -38,7 +38,7 @@ class WidenedB(PackedB):
 
     Parameters
     ----------
-    depth : int
+    depth
         K of a pass.
     is_single : bool
         Whether tasks have one panel: all of their parts read it.

@@ -51,9 +51,9 @@ class TileRows(OperandA):
 
         Parameters
         ----------
-        row : PrimExpr
+        row
             Relative to the first row of the block.
-        reduced : sequence of PrimExpr
+        reduced
             The place in K; the last index is in words, relative to the pass.
         """
 

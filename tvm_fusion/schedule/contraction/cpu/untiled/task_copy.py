@@ -27,14 +27,9 @@ LEAST_TASKS = 8
 
 @dataclass(frozen=True, eq=False)
 class TaskCopy:
-    """A materialized operand of which each task computes its own part.
+    """A materialized operand of which each task computes its own part."""
 
-    Attributes
-    ----------
-    operand : MaterializedOperand
-        Over the dimensions within a task; its value is over the tasks' axes as well.
-    """
-
+    # Over the dimensions within a task; its value is over the tasks' axes as well.
     operand: MaterializedOperand
 
     def fill(self, place: dict[ir.Var, ir.Expr], lanes: int) -> tirx.Stmt:
@@ -42,9 +37,9 @@ class TaskCopy:
 
         Parameters
         ----------
-        place : dict of Var to PrimExpr
+        place
             The task, by the contraction's axes.
-        lanes : int
+        lanes
             Elements of vectors.
         """
         operand = self.operand

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from .....core.tir.expressions import call_name, loads, variables
-from .....core.tir.loops import find, sequence, substitute, with_fields
+from .....core.tir.loops import find, sequence, substitute, whole, with_fields
 from .....core.untouched import SCHEDULED
 from .....program.program import Program
 from ..sum_of_products import Result, SumOfProducts
@@ -58,8 +58,8 @@ def fuse_epilogue(
         written = [w for w in node.writes if not w.source.same_as(own)]
         return with_fields(
             node,
-            reads=[*kept, *map(_whole, reads)],
-            writes=[*written, *map(_whole, outputs)],
+            reads=[*kept, *map(whole, reads)],
+            writes=[*written, *map(whole, outputs)],
         )
 
     def loop(node: tirx.For) -> tirx.For:
@@ -119,8 +119,3 @@ def is_vector_code(result: Result, total: ir.Var, lane: ir.Var | None = None) ->
 
 def _reads(expr: ir.Expr, total: ir.Var) -> bool:
     return bool(loads(expr)) or total in variables(expr)
-
-
-def _whole(buffer: ir.Var):
-    ranges = [ir.Range.from_min_extent(tirx.IntImm("int64", 0), d) for d in buffer.ty.shape]
-    return tirx.BufferRegion(buffer, ranges)

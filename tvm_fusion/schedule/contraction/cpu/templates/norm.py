@@ -7,61 +7,47 @@ from dataclasses import dataclass, replace
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ....core.contract.template import Claim, Config, Emission, Refusal, Template
-from ....device import Device
-from ....ecg.graph import Graph, Operator
-from ....program.group import Group
-from ....program.program import Program
-from ....program.stage import Axis, Stage, Unstructured
-from ...index.design_space import member
-from ...index.estimate import flops, points, terms, too_many_parameters, traffic
-from ...index.inline import inlined, inlined_size
-from ...instructions.table import find
-from ...math.half_math import HALF_TYPES
-from ...rows.program.passes import lanes_are_rows
-from ...rows.program.row_program import row_program
-from ..problem.gemm_view import GemmView, gemm_view
-from ..problem.norm_prologue import NormPrologue, norm_gemm_proposals, norm_prologue
-from ..problem.sum_of_products import SumOfProducts, analyse
-from ..problem.template import constants_of
-from .config import CpuGemmConfig, blocking_of, configs, default
-from .dot_products import uncast
-from .kernel import gemm_cpu
-from .operands.packed_weights import packable
-from .operands.unpacked_split import refuse_unpacked_split, unpacked_split
-from .template import scattered
-from .tile_product import matrix_dtype, vector_work
+from .....core.contract.template import Claim, Config, Emission, Refusal, Template
+from .....device import Device
+from .....ecg.graph import Graph, Operator
+from .....program.group import Group
+from .....program.program import Program
+from .....program.stage import Axis, Stage, Unstructured
+from ....index.design_space import member
+from ....index.estimate import flops, points, terms, too_many_parameters, traffic
+from ....index.inline import inlined, inlined_size
+from ....instructions.table import find
+from ....math.half_math import HALF_TYPES
+from ....rows.program.passes import lanes_are_rows
+from ....rows.program.row_program import row_program
+from ...problem.gemm_view import GemmView, gemm_view
+from ...problem.norm_prologue import NormPrologue, norm_gemm_proposals, norm_prologue
+from ...problem.sum_of_products import SumOfProducts, analyse
+from ...problem.template import constants_of
+from ..config import CpuGemmConfig, blocking_of, configs, default
+from ..dot_products import uncast
+from ..kernel import gemm_cpu
+from ..operands.packed_weights import packable
+from ..operands.unpacked_split import refuse_unpacked_split, unpacked_split
+from ..tile_product import matrix_dtype, vector_work
+from .gemm import scattered
 
 FAR = 6  # operations that take as long as an element of B from a far cache
 
 
 @dataclass(frozen=True, eq=False)
 class NormGemmConfig:
-    """Configuration of a GEMM with a norm prologue: decided by the claim, consumed by its emission.
+    """A GEMM with a norm prologue, as the claim decides and the emission reads it."""
 
-    Attributes
-    ----------
-    program : Program
-        The program of the claimed group.
-    gemm : CpuGemmConfig
-        The GEMM, with the program of its rows.
-    """
-
-    program: Program
-    gemm: CpuGemmConfig
+    program: Program  # the program of the claimed group
+    gemm: CpuGemmConfig  # the GEMM, with the program of its rows
 
 
 @dataclass(frozen=True, eq=False)
 class NormGemmDetails:
-    """What a claim remembers until its kernel is made.
+    """What a claim remembers until its kernel is made."""
 
-    Attributes
-    ----------
-    config : NormGemmConfig
-        The GEMM and the program of its rows.
-    """
-
-    config: NormGemmConfig
+    config: NormGemmConfig  # the GEMM and the program of its rows
 
 
 class NormGemm(Template):

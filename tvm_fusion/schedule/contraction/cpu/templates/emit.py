@@ -15,53 +15,41 @@ from dataclasses import dataclass, replace
 from tvm import ir, s_tir, tirx
 from tvm.target import Target
 
-from ....core.tir.expressions import load, loads, variables
-from ....device import Device
-from ....program.program import Program
-from ...cpu.block_info import block_info
-from ...cpu.schedule import VectorRegisters, plain_nest, tile_contraction
-from ...elementwise.cpu.kernel import ElementwiseCpuConfig
-from ...index.address import known_step
-from ...math.vector_math import vector_math
-from ..problem.epilogue.fuse import fuse_epilogue
-from ..problem.functions.padding import materialize_padded
-from ..problem.functions.prim_func import (
+from .....core.tir.expressions import load, loads, variables
+from .....device import Device
+from .....program.program import Program
+from ....cpu.block_info import block_info
+from ....cpu.schedule import VectorRegisters, plain_nest, tile_contraction
+from ....elementwise.cpu.kernel import ElementwiseCpuConfig
+from ....index.address import known_step
+from ....math.vector_math import vector_math
+from ...problem.epilogue.fuse import fuse_epilogue
+from ...problem.functions.padding import materialize_padded
+from ...problem.functions.prim_func import (
     MaterializedOperand,
     SymbolicExtents,
     contraction_prim_func,
     materialize,
     replace_operand,
 )
-from ..problem.sum_of_products import SumOfProducts, reuses_operands
-from .config import CpuGemmConfig, default
-from .kernel import gemm_cpu
-from .untiled.kernel import untiled_copies, untiled_cpu
+from ...problem.sum_of_products import SumOfProducts, reuses_operands
+from ..config import CpuGemmConfig, default
+from ..kernel import gemm_cpu
+from ..untiled.kernel import untiled_copies, untiled_cpu
 
 
 @dataclass(frozen=True, eq=False)
 class CpuContractionConfig:
-    """Configuration of a contraction on a CPU: decided by the claim, consumed by its emission.
+    """Configuration of a contraction on a CPU: decided by the claim, consumed by its emission."""
 
-    Attributes
-    ----------
-    program : Program
-        The program of the claimed group.
-    gemm : CpuGemmConfig or None
-        Where it is a GEMM whose panels are packed or copied.
-    operands : tuple of MaterializedOperand
-        Otherwise, and where columns are symbolic: padded and strided operands, which are
-        materialized first.
-    registers : VectorRegisters
-        Of tiles and vectors without a GEMM.
-    others : tuple of ElementwiseCpuConfig
-        Maps next to a GEMM that read nothing of it, a loop nest each.
-    """
-
-    program: Program
+    program: Program  # the program of the claimed group
     contraction: SumOfProducts
-    gemm: CpuGemmConfig | None
+    gemm: CpuGemmConfig | None  # where it is a GEMM whose panels are packed or copied
+    # Otherwise, and where columns are symbolic: padded and strided operands, which are materialized
+    # first.
     operands: tuple[MaterializedOperand, ...]
-    registers: VectorRegisters
+    registers: VectorRegisters  # of tiles and vectors without a GEMM
+    # Maps next to a GEMM that read nothing of it, a loop nest each.
     others: tuple[ElementwiseCpuConfig, ...] = ()
 
     @classmethod

@@ -8,41 +8,41 @@ from typing import NamedTuple
 from tvm import DataType, ir
 from tvm.target import Target
 
-from ....core.contract.template import Claim, Config, Emission, Refusal
-from ....core.tir.expressions import call_name, is_expensive, variables
-from ....core.tir.loops import find
-from ....device import Device
-from ....ecg.graph import Graph, Operator
-from ....ecg.mapping_types.table import MappingType
-from ....ecg.work import at
-from ....program.group import Group
-from ....program.layouts import is_layout_map
-from ....program.program import Program
-from ....program.stage import Axis, Stage
-from ...elementwise.cpu.kernel import ElementwiseCpuConfig
-from ...index.address import lies_along
-from ...index.design_space import member
-from ...index.estimate import flops, operations, points, terms, traffic
-from ...index.proposals import LIGHT
-from ...index.strides import SCATTER, strided_access_cost
-from ..problem.epilogue.concat import concat_epilogue
-from ..problem.functions.prim_func import MaterializedOperand
-from ..problem.ragged_rows import ragged_rows
-from ..problem.results import elsewhere
-from ..problem.sum_of_products import SumOfProducts, analyse, reuses_operands
-from ..problem.template import (
+from .....core.contract.template import Claim, Config, Emission, Refusal
+from .....core.tir.expressions import call_name, is_expensive, variables
+from .....core.tir.loops import find
+from .....device import Device
+from .....ecg.graph import Graph, Operator
+from .....ecg.mapping_types.table import MappingType
+from .....ecg.work import at
+from .....program.group import Group
+from .....program.layouts import is_layout_map
+from .....program.program import Program
+from .....program.stage import Axis, Stage
+from ....elementwise.cpu.kernel import ElementwiseCpuConfig
+from ....index.address import lies_along
+from ....index.design_space import member
+from ....index.estimate import flops, operations, points, terms, traffic
+from ....index.proposals import LIGHT
+from ....index.strides import SCATTER, strided_access_cost
+from ...problem.epilogue.concat import concat_epilogue
+from ...problem.functions.prim_func import MaterializedOperand
+from ...problem.ragged_rows import ragged_rows
+from ...problem.results import elsewhere
+from ...problem.sum_of_products import SumOfProducts, analyse, reuses_operands
+from ...problem.template import (
     RECOMPUTE_FACTOR,
     Contraction,
     constants_of,
     has_convolution,
     has_prologue,
 )
-from .blocks.choice import block_flops
-from .config import CpuGemmConfig, blocking_of, configs
+from ..blocks.choice import block_flops
+from ..config import CpuGemmConfig, blocking_of, configs
+from ..operands.computed_a import computed_parts
+from ..operands.unpacked_split import refuse_unpacked_split, unpacked_split
+from ..tile_product import matrix_dtype, vector_work
 from .emit import CpuContractionConfig, contraction_cpu, is_strided
-from .operands.computed_a import computed_parts
-from .operands.unpacked_split import refuse_unpacked_split, unpacked_split
-from .tile_product import matrix_dtype, vector_work
 
 # Products with the operators that unpack their weights, which growth keeps apart.
 #
@@ -89,15 +89,9 @@ SMALL = 1 << 23  # operations: about 50 microseconds of two cores
 
 @dataclass(frozen=True, eq=False)
 class CpuContractionDetails:
-    """What a claim remembers until its kernel is made.
+    """What a claim remembers until its kernel is made."""
 
-    Attributes
-    ----------
-    config : CpuContractionConfig
-        The kernel, and what is written before it.
-    """
-
-    config: CpuContractionConfig
+    config: CpuContractionConfig  # the kernel, and what is written before it
 
 
 class CpuContraction(Contraction):
@@ -157,7 +151,7 @@ class CpuContraction(Contraction):
         return replace(Emission.one(func, claim.group), packing=packing)
 
     def kind(self, claim: Claim) -> Hashable:
-        """Let small GEMMs of any shapes be tried in one launch (:mod:`.grouped_gemm_template`)."""
+        """Let small GEMMs of any shapes be tried in one launch (:mod:`.grouped`)."""
         config = claim.details_as(CpuContractionDetails).config
         is_gemm = config.gemm is not None and not config.others and claim.flops <= SMALL
         if not is_gemm or has_convolution(claim.group):
@@ -259,7 +253,7 @@ def scattered(contraction: SumOfProducts, columns: Sequence[Axis]) -> int:
 
     Parameters
     ----------
-    columns : sequence of Axis
+    columns
         Vectors of sums run along the last of them.
     """
     if not reuses_operands(contraction) or not columns:

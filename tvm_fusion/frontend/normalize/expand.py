@@ -1,8 +1,4 @@
-"""Expand nonzero and unique into prefix sums and binary searches.
-
-TVM has both as Python functions over numpy only, which an exported artifact cannot call outside of
-Python.
-"""
+"""Operators expanded into simpler ones, where TVM's own are wrong, slow or for CPUs only."""
 
 from __future__ import annotations
 
@@ -11,9 +7,165 @@ from typing import Any
 
 import numpy as np
 from tvm import relax, tirx
+from tvm.ir import GenericConst
+from tvm_ffi import structural_equal
 
-from ...tensor_types import dtype_of, static
-from ..engine import Scope, op_name, rewrite_pass
+from ..tensor_types import dtype_of, static
+from .engine import Scope, op_name, rewrite_pass
+
+
+@rewrite_pass
+def ExpandMedian(value: Any, scope: Scope) -> Any:
+    """``median(x) = x[argsort(x)[(n - 1) // 2]]`` along one axis, or over the flattened tensor.
+
+    TVM's own legalization gathers the whole sorted tensor, and calls a sort that only CPUs have.
+    """
+    if op_name(value) != "relax.median":
+        return None
+    x, axes, keepdims = value.args[0], value.attrs.axis, bool(value.attrs.keepdims)
+    if not isinstance(x.ty, relax.TensorType) or not isinstance(x.ty.shape, relax.ShapeExpr):
+        return None
+    if axes is not None and len(axes) == 1:
+        values, positions = _middle(x, int(axes[0]) % x.ty.ndim, keepdims, scope)
+        return relax.Tuple([values, positions])
+    if axes is not None and len(axes) > 1:
+        return None
+    size = tirx.const(1, "int64")
+    for extent in x.ty.shape.values:
+        size = size * extent
+    flat = scope.emit(relax.op.reshape(x, [size]))
+    return _middle(flat, 0, keepdims, scope)[0]
+
+
+def _middle(x: Any, axis: int, keepdims: bool, scope: Scope) -> tuple[Any, Any]:
+    """Sort along an axis and take the element in the middle: values and positions."""
+    at = tirx.floordiv(x.ty.shape.values[axis] - 1, tirx.IntImm("int64", 2))
+    order = scope.emit(relax.op.argsort(x, axis, dtype="int64"))
+    one = scope.emit(relax.op.take(order, relax.prim_value(at), axis))
+    one = scope.emit(relax.op.expand_dims(one, axis))
+    found = scope.emit(relax.op.gather_elements(x, one, axis))
+    if keepdims:
+        return found, one
+    return scope.emit(relax.op.squeeze(found, [axis])), scope.emit(relax.op.squeeze(one, [axis]))
+
+
+@rewrite_pass
+def ExpandBatchNorm(value: Any, scope: Scope) -> Any:
+    """Compute ``relax.nn.batch_norm`` with ``training`` from the batch's own statistics.
+
+    The results are ``(x - mean) / sqrt(var + epsilon) * gamma + beta`` and the running statistics,
+    moved by ``momentum`` towards the mean and the variance (without Bessel's correction).
+    TVM 0.27's DecomposeOpsForInference takes it for one of inference, silently.
+    """
+    if op_name(value) != "relax.nn.batch_norm" or not value.attrs.training:
+        return None
+    data, gamma, beta, running_mean, running_var = value.args
+    axis = int(value.attrs.axis) % data.ty.ndim
+    others = [i for i in range(data.ty.ndim) if i != axis]
+
+    def along(vector: Any) -> Any:
+        return scope.emit(relax.op.expand_dims(vector, others))
+
+    def moved(running: Any, batch: Any) -> Any:
+        dtype, momentum = dtype_of(running), float(value.attrs.momentum)
+        old = scope.emit(relax.op.multiply(running, relax.const(1 - momentum, dtype)))
+        new = scope.emit(relax.op.multiply(batch, relax.const(momentum, dtype)))
+        return scope.emit(relax.op.add(old, new))
+
+    mean = scope.emit(relax.op.mean(data, others))
+    var = scope.emit(relax.op.variance(data, others))
+    epsilon = relax.const(float(value.attrs.epsilon), dtype_of(data))
+    scale = scope.emit(relax.op.rsqrt(scope.emit(relax.op.add(var, epsilon))))
+    if value.attrs.scale:
+        scale = scope.emit(relax.op.multiply(scale, gamma))
+    result = scope.emit(relax.op.subtract(data, along(mean)))
+    result = scope.emit(relax.op.multiply(result, along(scale)))
+    if value.attrs.center:
+        result = scope.emit(relax.op.add(result, along(beta)))
+    return relax.Tuple([result, moved(running_mean, mean), moved(running_var, var)])
+
+
+op = relax.op
+_HIGHEST = 126  # even; from there on every power but those of -1, 0 and 1 has overflowed
+
+
+@rewrite_pass
+def IntegerPower(value: Any, scope: Scope) -> Any:
+    """``x^e`` as the product of ``x^(2^k)`` over the bits ``k`` of ``e``.
+
+    TVM has powers of floats only. Overflow wraps around; from 127 on, exponents count as 126 or 127
+    by their parity. A negative exponent gives 0 but for ``x`` of 1 and -1. Legalization runs this:
+    laws of algebra find nothing in some thirty operators on bits.
+    """
+    if op_name(value) != "relax.power":
+        return None
+    dtypes = {dtype_of(arg) for arg in value.args}
+    if len(dtypes) != 1 or not next(iter(dtypes)).startswith(("int", "uint")):
+        return None
+    x, exponent = value.args
+    dtype = dtype_of(x)
+
+    def number(n: int) -> Any:
+        return relax.const(np.array(n, dtype), dtype)
+
+    emit = scope.emit
+    known = _largest(exponent)
+    is_odd = emit(op.equal(emit(op.bitwise_and(exponent, number(1))), number(1)))
+    limit = emit(op.where(is_odd, number(_HIGHEST + 1), number(_HIGHEST)))
+    left = emit(op.minimum(exponent, limit)) if known is None else exponent
+    bits = (_HIGHEST if known is None else known).bit_length()
+    # Of the result's shape, whichever of the two is broadcast.
+    result = emit(op.where(is_odd, x, number(1)))
+    power = x
+    for k in range(1, bits):
+        power = emit(op.multiply(power, power))
+        bit = emit(op.bitwise_and(left, number(1 << k)))
+        is_set = emit(op.not_equal(bit, number(0)))
+        result = emit(op.multiply(result, emit(op.where(is_set, power, number(1)))))
+    if known is not None or dtype.startswith("uint"):
+        return result
+    below = emit(op.less(exponent, number(0)))
+    sign = emit(op.where(is_odd, number(-1), number(1)))
+    of_minus_one = emit(op.where(emit(op.equal(x, number(-1))), sign, number(0)))
+    inverse = emit(op.where(emit(op.equal(x, number(1))), number(1), of_minus_one))
+    return op.where(below, inverse, result)
+
+
+def _largest(exponent: Any) -> int | None:
+    """Return the largest constant exponent; None if one is negative, very large or unknown."""
+    if not isinstance(exponent, GenericConst):
+        return None
+    numbers = exponent.value.numpy()
+    if not numbers.size or not 0 <= int(numbers.min()) <= int(numbers.max()) <= _HIGHEST:
+        return None
+    return int(numbers.max())
+
+
+@rewrite_pass
+def ExpandPower(value: Any, scope: Scope) -> Any:
+    """``x^2 = x*x``, ``x^3 = x*x*x``, ``x^0.5 = sqrt(x)``, ``x^-0.5 = rsqrt(x)``, ``x^1 = x``.
+
+    A library's ``pow`` costs dozens of instructions, and TVM warns of it. Exporters write RMS norms
+    with a power and with a product alike; after this there is one spelling. The results differ from
+    ``pow`` by the rounding of one product.
+    """
+    if op_name(value) != "relax.power" or not isinstance(value.args[1], GenericConst):
+        return None
+    x, exponent = value.args[0], value.args[1].value.numpy()
+    floating = "float" in dtype_of(value)
+    if exponent.size != 1 or not floating or not structural_equal(x.ty, value.ty):
+        return None
+    number = float(exponent.reshape(-1)[0])
+    if number == 1.0:
+        return x
+    if number == 2.0:
+        return relax.op.multiply(x, x)
+    if number == 3.0:
+        return relax.op.multiply(scope.emit(relax.op.multiply(x, x)), x)
+    if number == 0.5:
+        return relax.op.sqrt(x)
+    return relax.op.rsqrt(x) if number == -0.5 else None
+
 
 _INDEX = "int64"
 _WIDEST = 64  # elements of a slice, each a sort
@@ -27,6 +179,9 @@ def ExpandNonzero(value: Any, scope: Scope) -> Any:
     ``c[i] = k + 1``. How many there are, ``c[-1]``, is read when the model runs and becomes a
     symbolic extent. ``unique(x)`` selects what differs from its predecessor in sorted order;
     without order, results are sorted by the places of first elements.
+
+    TVM has both as Python functions over numpy only, which an artifact cannot call outside of
+    Python.
     """
     name = op_name(value)
     if name not in ("relax.nonzero", "relax.unique"):

@@ -15,38 +15,30 @@ from dataclasses import dataclass
 from tvm import ir, tirx
 from tvm.target import Target
 
-from ....core.contract.template import Claim, Emission, Refusal, Template
-from ....core.tir.expressions import loads
-from ....core.tir.loops import Body, add, choose, find, index, sequence, tasks
-from ....device import Device
-from ....ecg.graph import Graph, Operator
-from ....program.group import Group
-from ...cpu.schedule import VectorRegisters
-from ...elementwise.cpu.kernel import ElementwiseCpuConfig, maps_cpu
-from ...index.estimate import flops, points, traffic
-from ..problem.functions.packing import packed_kernel
-from ..problem.grouped_products import GroupedProducts, concat_proposals, products_of
-from ..problem.template import constants_of
-from .config import CpuGemmConfig, default
-from .kernel import gemm_tasks, operand_b, packed_of
-from .template import SMALL, TILE, scattered
-from .tile_product import TileProduct
+from .....core.contract.template import Claim, Emission, Refusal, Template
+from .....core.tir.expressions import loads
+from .....core.tir.loops import Body, add, choose, find, index, sequence, tasks
+from .....device import Device
+from .....ecg.graph import Graph, Operator
+from .....program.group import Group
+from ....cpu.schedule import VectorRegisters
+from ....elementwise.cpu.kernel import ElementwiseCpuConfig, maps_cpu
+from ....index.estimate import flops, points, traffic
+from ...problem.functions.packing import packed_kernel
+from ...problem.grouped_products import GroupedProducts, concat_proposals, products_of
+from ...problem.template import constants_of
+from ..config import CpuGemmConfig, default
+from ..kernel import gemm_tasks, operand_b, packed_of
+from ..tile_product import TileProduct
+from .gemm import SMALL, TILE, scattered
 
 
 @dataclass(frozen=True, eq=False)
 class GroupedGemmDetails:
-    """What a claim remembers until its kernel is made.
+    """What a claim remembers until its kernel is made."""
 
-    Attributes
-    ----------
-    gemms : tuple of CpuGemmConfig
-        The products.
-    maps : ElementwiseCpuConfig
-        What else the kernel computes; it may have no stages.
-    """
-
-    gemms: tuple[CpuGemmConfig, ...]
-    maps: ElementwiseCpuConfig
+    gemms: tuple[CpuGemmConfig, ...]  # the products
+    maps: ElementwiseCpuConfig  # what else the kernel computes; it may have no stages
 
 
 class GroupedGemm(Template):
