@@ -126,7 +126,7 @@ def test_tasks_copy_computed_images_less_often():
 
 def test_images_whose_channels_are_far_apart_cost_more():
     blocked, plain = (claimed_with(lambda emit, x: x, dtype="uint8", block_in=n) for n in (16, 0))
-    assert plain.priced_flops > 1.2 * blocked.priced_flops
+    assert plain.priced_flops > blocked.priced_flops
 
 
 @pytest.mark.parametrize("name", ["cpu:x86-64-v4", "cpu:znver5"])
