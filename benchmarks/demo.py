@@ -22,8 +22,6 @@ def demo(load: Callable[[], Any] = lambda: zoo.load(MODEL), name: str = "resnet5
 
     Parameters
     ----------
-    load
-        Gives the model.
     name
         Of the model's file and of the artifact.
 

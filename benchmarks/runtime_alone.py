@@ -50,12 +50,6 @@ class RuntimeAlone:
 
         Parameters
         ----------
-        folder
-            What was exported.
-        inputs
-            By name.
-        function
-            Which.
         guarded
             Whether arrays lie between :data:`GUARD` bytes that are checked after the call.
 

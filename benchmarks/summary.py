@@ -32,7 +32,7 @@ HIGHLIGHTS = {
     ("convolutions", "oneDNN", "AMD"): "layers of convolutional networks, float32",
     ("operators", "ONNX Runtime", "AMD"): "single operators",
     ("fp16 models, batch 1", "TorchInductor", "H200"): "whole models, float16",
-    ("fp16 models, held out", "TorchInductor", "H200"): "models that nobody had tuned, float16",
+    ("fp16 models, held out", "TorchInductor", "H200"): "held-out models, float16",
     ("bf16 models", "OpenVINO", "16 threads"): "whole models, bfloat16 on AMX",
     (
         "GEMMs, fp16 and bf16",

@@ -31,8 +31,6 @@ class Worker:
         Of the interpreter, such as ``-m`` and a module.
     environment
         Variables that differ from this process's.
-    folder
-        Where it runs.
     """
 
     def __init__(

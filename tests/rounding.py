@@ -39,7 +39,7 @@ def assert_sums_close(found, exact, size, terms, dtype="float32"):
         )
 
 
-def assert_products_close(found, a, b, dtype="float32"):
+def assert_products_close(found, a, b):
     """Compare a matrix product with that of float64."""
     a, b = (x.astype("float64") for x in (a, b))
-    assert_sums_close(found, a @ b, np.abs(a) @ np.abs(b), a.shape[-1], dtype)
+    assert_sums_close(found, a @ b, np.abs(a) @ np.abs(b), a.shape[-1], "float32")

@@ -16,13 +16,13 @@ from .case import FLOAT, FLOATS, INT8, Case, Inputs
 op = relax.op
 
 
-def _soft(x: np.ndarray, axis: int = -1) -> np.ndarray:
-    e = np.exp(x - x.max(axis, keepdims=True))
-    return e / e.sum(axis, keepdims=True)
+def _soft(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
 
 
-def _standard(x: np.ndarray, axes: int | tuple[int, ...] = -1) -> np.ndarray:
-    return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-5)
+def _standard(x: np.ndarray) -> np.ndarray:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

@@ -79,8 +79,6 @@ def install(compiler: str, reverse: bool = False) -> list[str]:
 
     Parameters
     ----------
-    compiler
-        Of C.
     reverse
         Whether waves run from the last to the first.
 

@@ -145,8 +145,6 @@ def build(
 
     Parameters
     ----------
-    layer
-        The layer.
     image, weight, bias
         In plain layouts; of an image of uint8 the bias is int32, and results are quantized again.
     flags

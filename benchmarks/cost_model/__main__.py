@@ -33,6 +33,9 @@ def main() -> int:
     parser.add_argument(
         "--counted", action="store_true", help="fit those of AMD GPUs alone; others stay"
     )
+    parser.add_argument(
+        "--threads", action="store_true", help="fit CPUs of several threads alone; others stay"
+    )
     options = parser.parse_args()
     os.environ["TVM_NUM_THREADS"] = "1"
     data = load()
@@ -40,13 +43,19 @@ def main() -> int:
         _measure(data, options.models)
     if options.h200:
         _take(data)
-    data |= counted()
+    data |= counted() | cpus_of_models()
     from tvm_fusion.fusion.features import NAMES
 
     known = json.loads(COEFFICIENTS.read_text())["devices"]
+    is_partial = options.counted or options.threads
+
+    def stays(device: Mapping[str, Any]) -> bool:
+        is_chosen = options.counted and device.get("counted")
+        return not (is_chosen or (options.threads and "threads" in device["device"]))
+
     devices = [
         next(one for one in known if _is_of(one, device))
-        if options.counted and not device.get("counted")
+        if is_partial and stays(device)
         else _fitted(device)
         for device in data.values()
     ]
@@ -56,7 +65,8 @@ def main() -> int:
 
 
 def _is_of(one: Mapping[str, Any], device: Mapping[str, Any]) -> bool:
-    return all(one[key] == value for key, value in device["device"].items())
+    own = {"threads": 1, **device["device"]}
+    return all(one.get(key, 1) == value for key, value in own.items())
 
 
 def counted() -> dict[str, Any]:
@@ -73,6 +83,25 @@ def counted() -> dict[str, Any]:
         }
         for arch, one in load_counts().items()
     }
+
+
+def cpus_of_models() -> dict[str, Any]:
+    """Return CPUs whose kernels :mod:`benchmarks.prices` has timed at several threads."""
+    from benchmarks.prices.results import device_of
+    from benchmarks.prices.results import load as load_prices
+
+    found = {}
+    for target, one in load_prices().items():
+        kind, arch, name, threads = device_of(target)
+        if kind == "llvm":
+            found[target] = {
+                "device": {"kind": kind, "arch": arch, "name": name, "threads": threads},
+                "dtypes": ["float32"],
+                "method": f"{threads} threads, the least of calls in turns",
+                "date": one["date"],
+                "rows": [],
+            }
+    return found
 
 
 def _measure(data: dict[str, Any], models: Sequence[str]) -> None:
@@ -161,11 +190,14 @@ def _least(device: Mapping[str, Any]) -> Any:
 
 
 def _of_models(device: Mapping[str, Any], half: str) -> list[dict[str, Any]]:
-    """List a half of the alternatives that :mod:`benchmarks.prices` has measured of a GPU."""
+    """List a half of the alternatives that :mod:`benchmarks.prices` has measured."""
     from benchmarks.prices.results import samples
 
     own = device["device"]
-    return samples(f"{own['kind']}:{own['arch']}", half) if own["kind"] == "cuda" else []
+    if own["kind"] == "cuda":
+        return samples(f"cuda:{own['arch']}", half)
+    threads = own.get("threads", 1)
+    return samples(f"cpu:{own['arch']}, {threads} threads", half) if threads > 1 else []
 
 
 def _errors(rows: Sequence[Mapping[str, Any]], us: Sequence[float]) -> list[float]:
@@ -192,6 +224,8 @@ def render(data: Mapping[str, Any]) -> str:
     ]
     for name, device in data.items():
         rows = device["rows"]
+        if not rows:  # those of models are on the page of benchmarks.prices
+            continue
         others = left_out(rows, _least(device))
         lines += ["", f"## {name}", "", f"{device['method']}, {device['date']}", ""]
         body = []

@@ -68,8 +68,6 @@ def module(
 
     Parameters
     ----------
-    params
-        Its inputs.
     body
         From the ``BlockBuilder`` and the parameters to an expression or a list of expressions,
         which are the outputs.

@@ -191,8 +191,6 @@ def case(first: str, second: str, *, symbolic: bool = False) -> Case:
 
     Parameters
     ----------
-    first, second
-        Names of operators.
     symbolic
         Whether the leading extent is a variable.
     """

@@ -32,8 +32,6 @@ class ChannelsLast(torch.nn.Module):
         Alike in all directions.
     activation
         A name in ``ACTIVATIONS``; behind the residual, as in residual networks.
-    dtype
-        Of the weight.
     rank
         Directions: of sequences 1, of images 2, of volumes 3.
     is_transposed

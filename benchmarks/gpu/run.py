@@ -187,12 +187,10 @@ def captured(function: Callable[..., Any], sets: list[list[torch.Tensor]]) -> to
     return graph
 
 
-def alternate(
-    graphs: dict[str, torch.cuda.CUDAGraph], rounds: int = ROUNDS, seconds: float = SECONDS
-) -> dict[str, float]:
+def alternate(graphs: dict[str, torch.cuda.CUDAGraph], rounds: int = ROUNDS) -> dict[str, float]:
     """Time graphs in turns; the median microseconds of one replay of each."""
     times: dict[str, list[float]] = {name: [] for name in graphs}
-    repeats = {name: max(1, int(seconds / _seconds(g, 1))) for name, g in graphs.items()}
+    repeats = {name: max(1, int(SECONDS / _seconds(g, 1))) for name, g in graphs.items()}
     for _ in range(rounds):
         for name, graph in graphs.items():
             times[name].append(_seconds(graph, repeats[name]))

@@ -54,10 +54,6 @@ def compile_model(
 
     Parameters
     ----------
-    model
-        The model.
-    folder
-        Gets the artifact.
     target
         As of :func:`tvm_fusion.device.parse`.
     db

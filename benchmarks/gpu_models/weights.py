@@ -35,8 +35,6 @@ def draw(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
         Of the parameter in its module.
     shape
         Matrices that are multiplied get a deviation of one over the root of their inputs.
-    seed
-        Of all parameters.
 
     Returns
     -------

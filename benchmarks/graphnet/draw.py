@@ -42,10 +42,6 @@ def drawn(root: Path, count: int, seed: int, most: int) -> list[str]:
     ----------
     root
         A checkout of GraphNet.
-    count
-        How many samples.
-    seed
-        Of the draw.
     most
         Elements of weights and inputs beyond which a graph is passed over, as is one that the
         collection does not describe.

@@ -49,8 +49,6 @@ class Case:
     ----------
     name
         Such as ``timm/resnet18``.
-    folder
-        For artifacts.
     """
 
     def __init__(self, name: str, folder: str):
@@ -154,8 +152,6 @@ def work(name: str, cells: Sequence[str], answers: Any) -> None:
 
     Parameters
     ----------
-    name
-        The graph.
     cells
         Names of methods of :class:`Case`.
     answers : multiprocessing.connection.Connection

@@ -19,8 +19,6 @@ def build_or_table(
 
     Parameters
     ----------
-    parser
-        Gets the commands.
     build
         Compiles into the folder that travels; gives what failed, and why.
     keep

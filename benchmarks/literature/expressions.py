@@ -8,125 +8,36 @@ two.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
-import tvm
+import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from .network import Network
-
-ROWS, WIDTH = 128, 256
-M = (ROWS, WIDTH)
-HEADS = (1, 8, 128, 64)
-IMAGE = (1, 32, 28, 28)
-
-
-@dataclass(frozen=True)
-class Expression:
-    """An expression, its inputs' shapes, and how few kernels compute it."""
-
-    write: Callable[..., Any]
-    shapes: tuple[tuple[int, ...], ...]
-    kernels: int
-
-    def module(self, dtype: str) -> tvm.IRModule:
-        """Write it as a function."""
-        return Network(dtype).build(self.write, *self.shapes)
-
-
-EXPRESSIONS: dict[str, Expression] = {}
-
-
-def _add(kernels: int, *shapes: tuple[int, ...], **written: Callable[..., Any]) -> None:
-    for name, write in written.items():
-        EXPRESSIONS[name] = Expression(_bound(write), shapes, kernels)
-
-
-def _bound(write: Callable[..., Any]) -> Callable[..., Any]:
-    """Bind what a function of nested calls writes, call by call."""
-
-    def run(net: Network, *given: Any) -> Any:
-        done: dict[int, Any] = {}
-
-        def emit(expr: Any) -> Any:
-            if isinstance(expr, relax.Tuple):
-                return relax.Tuple([emit(f) for f in expr.fields])
-            if not isinstance(expr, relax.Call):
-                return expr
-            if hash(expr) not in done:
-                args = [emit(a) for a in expr.args]
-                call = relax.Call(expr.op, args, expr.attrs, expr.ty_args)
-                done[hash(expr)] = net.emit(call), expr
-            return done[hash(expr)][0]
-
-        found = write(net, *given)
-        return [emit(f) for f in found] if isinstance(found, list) else emit(found)
-
-    return run
-
-
-def _mean(x: Any, axis: int = -1) -> Any:
-    return op.mean(x, [axis], keepdims=True)
-
-
-def _sum(x: Any, axis: int = -1) -> Any:
-    return op.sum(x, [axis], keepdims=True)
-
-
-def _softmax(x: Any) -> Any:
-    e = op.exp(x - op.max(x, [-1], keepdims=True))
-    return e / _sum(e)
-
-
-def _log_sum_exp(x: Any) -> Any:
-    largest = op.max(x, [-1], keepdims=True)
-    return op.log(_sum(op.exp(x - largest))) + largest
-
-
-def _power_of_two(net: Network, x: Any) -> Any:
-    return op.power(net.number(2.0), x)
-
-
-def _norm(net: Network, x: Any) -> Any:
-    c = x - _mean(x)
-    scale = c / op.sqrt(_mean(c * c) + net.number(1e-3))
-    return scale * net.weight(WIDTH) + net.weight(WIDTH)
-
-
-def _rms(net: Network, x: Any) -> Any:
-    return x / op.sqrt(_mean(x * x) + net.number(1e-3)) * net.weight(WIDTH)
-
-
-def _moments(net: Network, x: Any) -> Any:
-    m = _mean(x)
-    return (x - m) / op.sqrt(_mean(x * x) - m * m + net.number(1e-3))
-
-
-def _gelu(net: Network, x: Any) -> Any:
-    return net.number(0.5) * x * (net.number(1.0) + op.erf(x * net.number(0.70710678)))
-
-
-def _dense(net: Network, x: Any, width: int = WIDTH) -> Any:
-    return op.matmul(x, net.weight(WIDTH, width))
-
-
-def _conv(net: Network, x: Any, window: int, channels: int = 32, **given: Any) -> Any:
-    kernel = net.weight(channels, 32, window, window)
-    return op.nn.conv2d(x, kernel, padding=window // 2, **given)
-
-
-def _attention(q: Any, k: Any, v: Any, mask: Any = None, scale: Any = None) -> Any:
-    scores = op.matmul(q, op.permute_dims(k, (0, 1, 3, 2)))
-    scores = scores if scale is None else scores * scale
-    scores = scores if mask is None else scores + mask
-    return op.matmul(_softmax(scores), v)
-
+from .expression import (
+    EXPRESSIONS as EXPRESSIONS,
+)
+from .expression import (
+    HEADS,
+    IMAGE,
+    ROWS,
+    WIDTH,
+    M,
+    add,
+    attention,
+    conv,
+    dense,
+    gelu,
+    log_sum_exp,
+    mean,
+    moments,
+    norm,
+    power_of_two,
+    rms,
+    softmax,
+    total,
+)
 
 # Element by element.
-_add(
+add(
     1,
     M,
     M,
@@ -143,25 +54,25 @@ _add(
     broadcast=lambda n, a, b, c: a * op.reshape(n.weight(WIDTH), (1, WIDTH)) + b * c,
 )
 # One tensor.
-_add(
+add(
     1,
     M,
-    gelu=_gelu,
+    gelu=gelu,
     mish=lambda n, x: x * op.tanh(op.log(n.number(1.0) + op.exp(x))),
     swish=lambda n, x: x / (n.number(1.0) + op.exp(-x)),
-    softmax=lambda n, x: _softmax(x),
-    plain_softmax=lambda n, x: op.exp(x) / _sum(op.exp(x)),
-    log_softmax=lambda n, x: op.log(_softmax(x)),
-    log_sum_exp=lambda n, x: op.log(_sum(op.exp(x))),
-    layer_norm=_norm,
-    layer_norm_of_moments=_moments,
-    rms_norm=_rms,
-    l2_norm=lambda n, x: x / op.sqrt(_sum(x * x)),
-    standard_deviation=lambda n, x: op.sqrt(_mean((x - _mean(x)) * (x - _mean(x)))),
-    norm_and_gelu=lambda n, x: _gelu(n, _norm(n, x)),
-    two_sums=lambda n, x: [_sum(x), _sum(x * x)],
-    sum_and_maximum=lambda n, x: [_sum(x), op.max(x, [-1], keepdims=True)],
-    mean_of_rows_scaled=lambda n, x: _mean(x * n.number(3.0)) + n.number(1.0),
+    softmax=lambda n, x: softmax(x),
+    plain_softmax=lambda n, x: op.exp(x) / total(op.exp(x)),
+    log_softmax=lambda n, x: op.log(softmax(x)),
+    log_sum_exp=lambda n, x: op.log(total(op.exp(x))),
+    layer_norm=norm,
+    layer_norm_of_moments=moments,
+    rms_norm=rms,
+    l2_norm=lambda n, x: x / op.sqrt(total(x * x)),
+    standard_deviation=lambda n, x: op.sqrt(mean((x - mean(x)) * (x - mean(x)))),
+    norm_and_gelu=lambda n, x: gelu(n, norm(n, x)),
+    two_sums=lambda n, x: [total(x), total(x * x)],
+    sum_and_maximum=lambda n, x: [total(x), op.max(x, [-1], keepdims=True)],
+    mean_of_rows_scaled=lambda n, x: mean(x * n.number(3.0)) + n.number(1.0),
     transposed_twice=lambda n, x: op.permute_dims(op.exp(op.permute_dims(x))),
     transposed=lambda n, x: op.nn.relu(op.permute_dims(x)),
     sum_of_columns=lambda n, x: op.sum(op.exp(x), [0]),
@@ -169,28 +80,28 @@ _add(
         op.strided_slice(x, [1], [0], [128]) * op.sigmoid(op.strided_slice(x, [1], [128], [256]))
     ),
 )
-_add(
+add(
     1,
     M,
     M,
-    norm_of_sum=lambda n, x, y: _norm(n, x + y),
-    rms_of_sum=lambda n, x, y: [x + y, _rms(n, x + y)],
-    cosine=lambda n, x, y: _sum(x * y) / op.sqrt(_sum(x * x) * _sum(y * y)),
-    weighted_softmax=lambda n, x, y: _sum(_softmax(x) * y),
-    cross_entropy=lambda n, x, y: _sum(y * op.log(_softmax(x))),
-    squared_distance=lambda n, x, y: _sum((x - y) * (x - y)),
+    norm_of_sum=lambda n, x, y: norm(n, x + y),
+    rms_of_sum=lambda n, x, y: [x + y, rms(n, x + y)],
+    cosine=lambda n, x, y: total(x * y) / op.sqrt(total(x * x) * total(y * y)),
+    weighted_softmax=lambda n, x, y: total(softmax(x) * y),
+    cross_entropy=lambda n, x, y: total(y * op.log(softmax(x))),
+    squared_distance=lambda n, x, y: total((x - y) * (x - y)),
 )
 # Of rows, in other spellings.
-_add(
+add(
     1,
     M,
-    softmax_of_log_sum_exp=lambda n, x: op.exp(x - _log_sum_exp(x)),
-    softmax_of_base_two=lambda n, x: (lambda e: e / _sum(e))(
-        _power_of_two(n, x - op.max(x, [-1], keepdims=True))
+    softmax_of_log_sum_exp=lambda n, x: op.exp(x - log_sum_exp(x)),
+    softmax_of_base_two=lambda n, x: (lambda e: e / total(e))(
+        power_of_two(n, x - op.max(x, [-1], keepdims=True))
     ),
-    entropy=lambda n, x: _sum(_softmax(x) * op.log(_softmax(x))),
-    norm_into_softmax=lambda n, x: _softmax(_norm(n, x)),
-    norm_of_norm=lambda n, x: _rms(n, _norm(n, x)),
+    entropy=lambda n, x: total(softmax(x) * op.log(softmax(x))),
+    norm_into_softmax=lambda n, x: softmax(norm(n, x)),
+    norm_of_norm=lambda n, x: rms(n, norm(n, x)),
     scaled_to_range=lambda n, x: (lambda low: (x - low) / (op.max(x, [-1], keepdims=True) - low))(
         op.min(x, [-1], keepdims=True)
     ),
@@ -212,58 +123,58 @@ _add(
         op.permute_dims(op.reshape(x, (ROWS, 4, WIDTH // 4)), (0, 2, 1)), M
     ),
 )
-_add(
+add(
     1,
     M,
     M,
-    divergence=lambda n, x, y: _sum(_softmax(x) * (op.log(_softmax(x)) - op.log(_softmax(y)))),
-    norm_of_gated=lambda n, x, y: _rms(n, x * op.nn.silu(y)),
+    divergence=lambda n, x, y: total(softmax(x) * (op.log(softmax(x)) - op.log(softmax(y)))),
+    norm_of_gated=lambda n, x, y: rms(n, x * op.nn.silu(y)),
     interleaved=lambda n, x, y: op.reshape(op.stack([x, y], axis=2), (ROWS, 2 * WIDTH)),
 )
 # Products.
-_add(
+add(
     1,
     M,
-    dense=lambda n, x: op.nn.relu(_dense(n, x) + n.weight(WIDTH)),
-    dense_gelu=lambda n, x: _gelu(n, _dense(n, x) + n.weight(WIDTH)),
-    dense_residual=lambda n, x: _dense(n, x) + n.weight(WIDTH) + x,
-    gated_dense=lambda n, x: op.nn.silu(_dense(n, x)) * _dense(n, x),
-    qkv=lambda n, x: [_dense(n, x), _dense(n, x), _dense(n, x)],
-    sum_of_products=lambda n, x: _dense(n, x) + _dense(n, x),
-    scaled_product=lambda n, x: _dense(n, x * n.number(0.125)),
-    constants_first=lambda n, x: op.matmul(_dense(n, x), n.weight(WIDTH, 64)),
+    dense=lambda n, x: op.nn.relu(dense(n, x) + n.weight(WIDTH)),
+    dense_gelu=lambda n, x: gelu(n, dense(n, x) + n.weight(WIDTH)),
+    dense_residual=lambda n, x: dense(n, x) + n.weight(WIDTH) + x,
+    gated_dense=lambda n, x: op.nn.silu(dense(n, x)) * dense(n, x),
+    qkv=lambda n, x: [dense(n, x), dense(n, x), dense(n, x)],
+    sum_of_products=lambda n, x: dense(n, x) + dense(n, x),
+    scaled_product=lambda n, x: dense(n, x * n.number(0.125)),
+    constants_first=lambda n, x: op.matmul(dense(n, x), n.weight(WIDTH, 64)),
     transposed_result=lambda n, x: op.permute_dims(
-        op.reshape(_dense(n, x), (ROWS, 4, WIDTH // 4)), (1, 0, 2)
+        op.reshape(dense(n, x), (ROWS, 4, WIDTH // 4)), (1, 0, 2)
     ),
-    relu_into_product=lambda n, x: _dense(n, op.nn.relu(x)),
-    scaled_columns=lambda n, x: _dense(n, x) * n.weight(WIDTH),
+    relu_into_product=lambda n, x: dense(n, op.nn.relu(x)),
+    scaled_columns=lambda n, x: dense(n, x) * n.weight(WIDTH),
 )
-_add(
+add(
     1,
     M,
-    affine_into_dense=lambda n, x: _dense(n, x * n.weight(WIDTH) + n.weight(WIDTH)),
-    dense_capped=lambda n, x: n.number(30.0) * op.tanh(_dense(n, x) / n.number(30.0)),
-    six_products=lambda n, x: [_dense(n, x) for _ in range(6)],
-    difference_of_products=lambda n, x: _dense(n, x) - _dense(n, x),
+    affine_into_dense=lambda n, x: dense(n, x * n.weight(WIDTH) + n.weight(WIDTH)),
+    dense_capped=lambda n, x: n.number(30.0) * op.tanh(dense(n, x) / n.number(30.0)),
+    six_products=lambda n, x: [dense(n, x) for _ in range(6)],
+    difference_of_products=lambda n, x: dense(n, x) - dense(n, x),
     low_rank_added=lambda n, x: (
-        _dense(n, x) + op.matmul(op.matmul(x, n.weight(WIDTH, 8)), n.weight(8, WIDTH))
+        dense(n, x) + op.matmul(op.matmul(x, n.weight(WIDTH, 8)), n.weight(8, WIDTH))
     ),
 )
-_add(
+add(
     1,
     M,
     M,
-    two_into_one=lambda n, x, y: _dense(n, x) + _dense(n, y),
-    product_of_sum=lambda n, x, y: _dense(n, x + y),
+    two_into_one=lambda n, x, y: dense(n, x) + dense(n, y),
+    product_of_sum=lambda n, x, y: dense(n, x + y),
     product_of_concat=lambda n, x, y: op.matmul(op.concat([x, y], 1), n.weight(2 * WIDTH, WIDTH)),
 )
-_add(
+add(
     2,
     M,
-    feed_forward=lambda n, x: _dense(n, op.nn.relu(_dense(n, x))),
-    gated_feed_forward=lambda n, x: _dense(n, op.nn.silu(_dense(n, x)) * _dense(n, x)),
+    feed_forward=lambda n, x: dense(n, op.nn.relu(dense(n, x))),
+    gated_feed_forward=lambda n, x: dense(n, op.nn.silu(dense(n, x)) * dense(n, x)),
 )
-_add(
+add(
     2,
     M,
     (WIDTH, ROWS),
@@ -271,64 +182,178 @@ _add(
     product_with_vector=lambda n, a, b, v: op.matmul(op.matmul(a, b), v),
 )
 # Attention.
-_add(
+add(
     1,
     HEADS,
     HEADS,
     HEADS,
-    attention=lambda n, q, k, v: _attention(q, k, v),
-    scaled_attention=lambda n, q, k, v: _attention(q, k, v, scale=n.number(0.125)),
-    scaled_query=lambda n, q, k, v: _attention(q * n.number(0.125), k, v),
-    masked_attention=lambda n, q, k, v: _attention(q, k, v, mask=n.weight(1, 1, 128, 128)),
+    attention=lambda n, q, k, v: attention(q, k, v),
+    scaled_attention=lambda n, q, k, v: attention(q, k, v, scale=n.number(0.125)),
+    scaled_query=lambda n, q, k, v: attention(q * n.number(0.125), k, v),
+    masked_attention=lambda n, q, k, v: attention(q, k, v, mask=n.weight(1, 1, 128, 128)),
 )
-_add(
+add(
     1,
     HEADS,
     HEADS,
     HEADS,
     attention_of_log_sum_exp=lambda n, q, k, v: (
-        lambda s: op.matmul(op.exp(s - _log_sum_exp(s)), v)
+        lambda s: op.matmul(op.exp(s - log_sum_exp(s)), v)
     )(op.matmul(q, op.permute_dims(k, (0, 1, 3, 2)))),
-    attention_divided_late=lambda n, q, k, v: (lambda e: op.matmul(e, v) / _sum(e))(
+    attention_divided_late=lambda n, q, k, v: (lambda e: op.matmul(e, v) / total(e))(
         (lambda s: op.exp(s - op.max(s, [-1], keepdims=True)))(
             op.matmul(q, op.permute_dims(k, (0, 1, 3, 2)))
         )
     ),
     attention_capped=lambda n, q, k, v: (
-        lambda s: op.matmul(_softmax(n.number(50.0) * op.tanh(s / n.number(50.0))), v)
+        lambda s: op.matmul(softmax(n.number(50.0) * op.tanh(s / n.number(50.0))), v)
     )(op.matmul(q, op.permute_dims(k, (0, 1, 3, 2)))),
 )
 # Convolutions.
-_add(
+add(
     1,
     IMAGE,
-    conv=lambda n, x: op.nn.relu(_conv(n, x, 3) + n.weight(1, 32, 1, 1)),
-    conv_residual=lambda n, x: op.nn.relu(_conv(n, x, 3) + x),
-    conv_scaled=lambda n, x: _conv(n, x, 3) * n.weight(1, 32, 1, 1),
-    conv_pooled=lambda n, x: op.nn.max_pool2d(op.nn.relu(_conv(n, x, 3)), (2, 2), (2, 2)),
-    two_convs_concatenated=lambda n, x: op.concat([_conv(n, x, 3), _conv(n, x, 3)], 1),
-    parallel_convs=lambda n, x: _conv(n, x, 3) + _conv(n, x, 1) + x,
-    one_behind_one=lambda n, x: _conv(n, _conv(n, x, 1), 1),
+    conv=lambda n, x: op.nn.relu(conv(n, x, 3) + n.weight(1, 32, 1, 1)),
+    conv_residual=lambda n, x: op.nn.relu(conv(n, x, 3) + x),
+    conv_scaled=lambda n, x: conv(n, x, 3) * n.weight(1, 32, 1, 1),
+    conv_pooled=lambda n, x: op.nn.max_pool2d(op.nn.relu(conv(n, x, 3)), (2, 2), (2, 2)),
+    two_convs_concatenated=lambda n, x: op.concat([conv(n, x, 3), conv(n, x, 3)], 1),
+    parallel_convs=lambda n, x: conv(n, x, 3) + conv(n, x, 1) + x,
+    one_behind_one=lambda n, x: conv(n, conv(n, x, 1), 1),
 )
-_add(
+add(
     1,
     IMAGE,
-    average_pooled=lambda n, x: op.nn.avg_pool2d(_conv(n, x, 3), (2, 2), (2, 2)),
-    difference_of_convs=lambda n, x: _conv(n, x, 3) - _conv(n, x, 3),
-    windows_concatenated=lambda n, x: op.concat([_conv(n, x, 1), _conv(n, x, 3)], 1),
-    gate_of_pixels=lambda n, x: x * op.sigmoid(_conv(n, x, 1, 1)),
+    average_pooled=lambda n, x: op.nn.avg_pool2d(conv(n, x, 3), (2, 2), (2, 2)),
+    difference_of_convs=lambda n, x: conv(n, x, 3) - conv(n, x, 3),
+    windows_concatenated=lambda n, x: op.concat([conv(n, x, 1), conv(n, x, 3)], 1),
+    gate_of_pixels=lambda n, x: x * op.sigmoid(conv(n, x, 1, 1)),
     norm_of_channels=lambda n, x: (
         lambda c: (
             c / op.sqrt(op.mean(c * c, [2, 3], keepdims=True) + n.number(1e-3)) * n.weight(32, 1, 1)
         )
     )(x - op.mean(x, [2, 3], keepdims=True)),
 )
-_add(
+add(
     1,
     IMAGE,
     IMAGE,
-    sum_of_convs=lambda n, x, y: _conv(n, x, 3) + _conv(n, y, 3),
+    sum_of_convs=lambda n, x, y: conv(n, x, 3) + conv(n, y, 3),
     conv_of_concat=lambda n, x, y: op.nn.conv2d(
         op.concat([x, y], 1), n.weight(32, 64, 3, 3), padding=1
+    ),
+)
+
+# Of later models and other importers.
+add(
+    1,
+    M,
+    norm_unbiased=lambda n, x: (
+        lambda c: (
+            c / (op.sqrt(total(c * c) / n.number(WIDTH - 1.0)) + n.number(1e-3)) * n.weight(WIDTH)
+        )
+    )(x - mean(x)),
+    norm_by_product=lambda n, x: (
+        x
+        * op.rsqrt(
+            op.matmul(x * x, relax.const(np.full((WIDTH, 1), 1 / WIDTH, n.dtype))) + n.number(1e-3)
+        )
+    ),
+    kurtosis=lambda n, x: (lambda c: mean(c * c * c * c) / op.square(mean(c * c)))(x - mean(x)),
+    softmax_expectation=lambda n, x: total(op.exp(x) * n.weight(WIDTH)) / total(op.exp(x)),
+    softmax_renormalised=lambda n, x: (lambda p: p / total(p))(softmax(x) * n.weight(WIDTH)),
+    softmax_variance=lambda n, x: (
+        lambda p: total(p * op.square(n.weight(WIDTH))) - op.square(total(p * n.weight(WIDTH)))
+    )(softmax(x)),
+    running_mean=lambda n, x: op.cumsum(x, 1) * n.weight(WIDTH),
+    running_log_sum_exp=lambda n, x: op.log(op.cumsum(op.exp(x), 1)),
+    running_sum_before=lambda n, x: op.cumsum(x, 1) - x,
+    products_by_einsum=lambda n, x: op.einsum([x, n.weight(WIDTH, WIDTH)], "mk,nk->mn"),
+    heads_by_einsum=lambda n, x: op.einsum(
+        [op.reshape(x, (ROWS, 4, 64)), n.weight(4, 64, 64)], "mhk,hkn->mhn"
+    ),
+    transposed_around=lambda n, x: op.permute_dims(
+        op.matmul(n.weight(WIDTH, WIDTH), op.permute_dims(x))
+    ),
+    stacked_products=lambda n, x: op.stack([dense(n, x), dense(n, x)], 1),
+    scaled_residual=lambda n, x: x + n.weight(WIDTH) * (dense(n, x) + n.weight(WIDTH)),
+    low_rank_scaled=lambda n, x: (
+        dense(n, x)
+        + n.number(2.0) * op.matmul(op.matmul(x, n.weight(WIDTH, 16)), n.weight(16, WIDTH))
+    ),
+)
+add(
+    1,
+    M,
+    M,
+    correlation=lambda n, x, y: (lambda a, b: total(a * b) / op.sqrt(total(a * a) * total(b * b)))(
+        x - mean(x), y - mean(y)
+    ),
+    norm_of_concat=lambda n, x, y: moments(n, op.concat([x, y], 1)),
+)
+add(
+    1,
+    HEADS,
+    rotated_pairs=lambda n, q: (
+        lambda a, b, c, s: op.reshape(op.stack([a * c - b * s, a * s + b * c], -1), HEADS)
+    )(
+        op.strided_slice(q, [3], [0], [64], [2]),
+        op.strided_slice(q, [3], [1], [64], [2]),
+        n.weight(1, 1, 128, 32),
+        n.weight(1, 1, 128, 32),
+    ),
+    rotated_norm=lambda n, q: (
+        lambda x: (
+            x * n.weight(1, 1, 128, 64)
+            + op.concat(
+                [
+                    op.negative(op.strided_slice(x, [3], [32], [64])),
+                    op.strided_slice(x, [3], [0], [32]),
+                ],
+                3,
+            )
+            * n.weight(1, 1, 128, 64)
+        )
+    )(q * op.rsqrt(mean(q * q) + n.number(1e-3)) * n.weight(64)),
+)
+add(
+    1,
+    HEADS,
+    (1, 2, 128, 64),
+    (1, 2, 128, 64),
+    attention_of_groups=lambda n, q, k, v: attention(q, op.repeat(k, 4, 1), op.repeat(v, 4, 1)),
+)
+add(
+    1,
+    HEADS,
+    HEADS,
+    HEADS,
+    attention_by_einsum=lambda n, q, k, v: op.einsum(
+        [softmax(op.einsum([q, k], "bhqd,bhkd->bhqk") * n.number(0.125)), v], "bhqk,bhkd->bhqd"
+    ),
+    gated_attention=lambda n, q, k, v: attention(q, k, v) * op.sigmoid(q),
+)
+add(
+    1,
+    IMAGE,
+    normed_parallel_convs=lambda n, x: op.nn.relu(
+        conv(n, x, 3) * n.weight(32, 1, 1)
+        + n.weight(32, 1, 1)
+        + (conv(n, x, 1) * n.weight(32, 1, 1) + n.weight(32, 1, 1))
+        + (x * n.weight(32, 1, 1) + n.weight(32, 1, 1))
+    ),
+    relu_into_conv=lambda n, x: conv(n, op.nn.relu(x), 3),
+)
+add(
+    2,
+    IMAGE,
+    squeeze_and_excite=lambda n, x: (
+        x
+        * op.sigmoid(
+            op.nn.conv2d(
+                op.nn.relu(op.nn.conv2d(op.mean(x, [2, 3], keepdims=True), n.weight(8, 32, 1, 1))),
+                n.weight(32, 8, 1, 1),
+            )
+        )
     ),
 )

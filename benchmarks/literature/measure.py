@@ -60,8 +60,6 @@ def measured(
         Of :func:`works`.
     target
         Of this machine's device, as of :func:`tvm_fusion.device.parse`.
-    processes
-        That compile.
     seconds
         After which no more is compiled; what is not ready by then is left out.
 

@@ -13,13 +13,7 @@ _POOL = 1 << 20  # random numbers that all weights are pieces of
 
 
 class Network:
-    """A function of one dataflow block that grows call by call.
-
-    Parameters
-    ----------
-    dtype
-        Of everything.
-    """
+    """A function of one dataflow block that grows call by call."""
 
     def __init__(self, dtype: str = "float32") -> None:
         self.dtype = dtype

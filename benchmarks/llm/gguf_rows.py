@@ -31,8 +31,6 @@ def measure(
     ----------
     kind
         Of the blocks, such as Q4_0.
-    words
-        Of the vocabulary.
     """
     torch.set_grad_enabled(False)
     threads = torch.get_num_threads()

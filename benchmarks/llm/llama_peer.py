@@ -56,8 +56,6 @@ class LlamaCpp:
 
     Parameters
     ----------
-    path
-        A GGUF file.
     threads, length, most
         Threads, positions of the cache, and most tokens of a call.
 

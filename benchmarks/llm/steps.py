@@ -94,18 +94,6 @@ _ALONG_K = {
 }  # fmt: skip
 
 
-def _stages_2() -> None:
-    from tvm_fusion.schedule.contraction.skinny import mma_config
-
-    mma_config.STAGES_OF_A_ROW = 2
-
-
-def _narrow() -> None:
-    from tvm_fusion.schedule.contraction.skinny import mma_config
-
-    mma_config.LEAST_BLOCKS_K_CONTIGUOUS = 512
-
-
 def _heads_apart() -> None:
     from tvm_fusion.schedule.contraction.problem.epilogue import proposals
 
@@ -119,8 +107,6 @@ VARIANTS: dict[str, Callable[[], None]] = {
     "late_weights": _late_weights,
     "heads_apart": _heads_apart,
     "along_n": _along_n,
-    "stages_2": _stages_2,
-    "narrow": _narrow,
     **{name: _along_k(*sizes) for name, sizes in _ALONG_K.items()},
 }
 
@@ -149,7 +135,7 @@ STEPS = (
     Step("few_qwen3_k_1_32", _QWEN, **_FEW, variant="k_1_32"),
     *(
         Step(f"few_llama_8b_int4_{name or 'chosen'}", _LARGE, **_FEW, has_int4=True, variant=name)
-        for name in ("", "stages_2", "narrow", "late_weights")
+        for name in ("", "late_weights")
     ),
     Step("decode_qwen3_30b_a3b", _EXPERTS, layers=4, vocabulary=8192),
     Step("decode_llama_8b", _LARGE, layers=8),

@@ -61,8 +61,6 @@ def judge_all(
 
     Parameters
     ----------
-    names
-        Names of cases.
     engine
         ``ours`` or ``stock``.
     jobs

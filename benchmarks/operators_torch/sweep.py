@@ -29,10 +29,6 @@ def sweep(
 
     Parameters
     ----------
-    cases
-        Operators and dtypes.
-    most
-        Samples a case.
     jobs
         Processes at a time.
     limit

@@ -91,6 +91,9 @@ REASONS: dict[str, dict[str, Reason]] = {
         "GreedyEquivalents": Reason(
             "benchmarks/rewriting/README.md", "the published search, which ours is compared with"
         ),
+        "SearchEquivalents": Reason(
+            "benchmarks/literature/README.md", "expressions and graphs that laws make cheaper"
+        ),
         "ByteProducts": Reason(
             "benchmarks/convolutions/LOW_PRECISION.md", "products of quantised tensors"
         ),

@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.take:
         from .results import take
 
-        take(options.out, options.take, f"cpu, {options.cores} cores" if options.cores else "")
+        take(options.out, options.take, options.cores)
     if options.take or options.table:
         from .table import write
 

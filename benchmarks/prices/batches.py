@@ -23,8 +23,6 @@ class Batches:
 
     Parameters
     ----------
-    folder
-        Takes the libraries.
     target
         A target of the project, such as ``cuda:sm_90a``.
     log

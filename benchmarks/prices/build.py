@@ -79,13 +79,13 @@ def priced(steps: Sequence[Claim | ProfiledGroup], device: Device) -> dict[str, 
         "us": round(sum(one.us for one in estimates), 3),
         "roofline_us": round(cost.roofline(claims), 3),
         "source": " and ".join(sorted({one.source for one in estimates})),
-        "claims": [_claim(cost.chosen(claim), cost) for claim in claims],
+        "claims": [_claim(cost.chosen(claim), cost, device.kind == "llvm") for claim in claims],
     }
 
 
-def _claim(claim: Claim, cost: CostModel) -> dict[str, Any]:
+def _claim(claim: Claim, cost: CostModel, is_shared: bool) -> dict[str, Any]:
     """Tell a claim's template and features, as coefficients are fitted to them; without zeros."""
-    row = features_of(claim, cost.cache_bytes, cost.units).row
+    row = features_of(claim, cost.cache_bytes, cost.units, is_shared=is_shared).row
     found = {name: float(f"{x:.5g}") for name, x in zip(NAMES, row, strict=True) if x}
     return {"template": claim.template.name, **found}
 

@@ -52,12 +52,21 @@ def price(row: dict[str, Any], target: str) -> dict[str, float]:
     from benchmarks.cost_model.fit import predicted
     from tvm_fusion.fusion.fitted import fits
 
-    kind, _, arch = target.partition(":")
-    fit = fits().get((kind, arch, ""))
+    fit = fits().get(device_of(target))
     if fit is None or row["source"] != "fitted":
         return dict(row.get("planned", row["roofline"]))
     ways = row["claims"].items()
     return {way: round(predicted({"claims": c}, fit.coefficients), 2) for way, c in ways}
+
+
+def device_of(target: str) -> tuple[str, str, str, int]:
+    """Read the name that the record has for a target, as coefficients are found by.
+
+    Such as ``cuda:sm_90a``, or ``cpu:sapphirerapids, 2 threads``.
+    """
+    name, _, threads = target.partition(", ")
+    kind, _, arch = name.partition(":")
+    return {"cpu": "llvm"}.get(kind, kind), arch, "", int(threads.split()[0]) if threads else 1
 
 
 def samples(target: str, half: str) -> list[dict[str, Any]]:
@@ -86,7 +95,7 @@ def store(record: Mapping[str, Any]) -> None:
     store_tables(RESULT, tables)
 
 
-def take(folder: Path, measured: Path, target: str = "") -> None:
+def take(folder: Path, measured: Path, threads: int | None = None) -> None:
     """Put what was measured of a folder into the record; groups that it has are replaced.
 
     Parameters
@@ -95,12 +104,12 @@ def take(folder: Path, measured: Path, target: str = "") -> None:
         What :func:`~.build.build` has made.
     measured
         What :mod:`.run` has written.
-    target
-        The name in the record, such as one with a number of threads; by default the folder's.
+    threads
+        Of a CPU, if it was measured at several numbers of them: part of the name in the record.
     """
     index, found = json.loads((folder / INDEX).read_text()), json.loads(measured.read_text())
     record = load()
-    name = target or index["target"]
+    name = index["target"] + (f", {threads} threads" if threads else "")
     one = record.setdefault(name, {"rows": []})
     one |= {"device": found["device"], "date": str(datetime.date.today())}
     rows = {row["key"]: row for row in one["rows"]}

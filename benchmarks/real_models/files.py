@@ -108,8 +108,6 @@ def fetch(file: File, cache: Path) -> Path:
 
     Parameters
     ----------
-    file
-        Which one.
     cache
         A folder of unpacked files: ``PACKAGE-VERSION/PATH``. On a machine without a network it is
         a copy of one that was filled elsewhere.

@@ -27,8 +27,6 @@ def build(name: str, seed: int = 0) -> tuple[Tensors, tuple[Tensor, ...]]:
     ----------
     name
         One of :data:`NAMES`.
-    seed
-        Of torch's generator.
     """
     spec = _spec(name)
     torch.manual_seed(seed)

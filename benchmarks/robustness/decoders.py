@@ -65,10 +65,10 @@ def _causal(kind: str, **sizes: Any) -> nn.Module:
     return model(model.config_class(**{**SIZES, "use_cache": True, **sizes}))
 
 
-def _growing(kind: str, heads: int = 2, width: int = 12, **sizes: Any) -> Spec:
+def _growing(kind: str, heads: int = 2, **sizes: Any) -> Spec:
     def build() -> Example:
         kept = {
-            f"{name}_{layer}": torch.randn(2, heads, _CACHED, width)
+            f"{name}_{layer}": torch.randn(2, heads, _CACHED, 12)
             for layer in range(2)
             for name in ("key", "value")
         }

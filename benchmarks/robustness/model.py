@@ -30,15 +30,7 @@ SIZES: Mapping[str, Any] = {
 
 
 class Tensors(nn.Module):
-    """A model called with its arguments in order, which returns the tensors of its output.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The model.
-    names
-        Its arguments.
-    """
+    """A model called with its arguments in order, which returns the tensors of its output."""
 
     def __init__(self, module: nn.Module, names: list[str]):
         super().__init__()
@@ -66,8 +58,6 @@ class Parts(nn.Module):
 
     Parameters
     ----------
-    module : torch.nn.Module
-        The model.
     names
         Attributes of its output.
     """

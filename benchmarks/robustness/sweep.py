@@ -44,8 +44,6 @@ def rows_of(
 
     Parameters
     ----------
-    context : multiprocessing.context.BaseContext
-        Starts processes.
     work
         :func:`benchmarks.robustness.worker.work`.
     name, cells, limit

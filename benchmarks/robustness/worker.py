@@ -102,8 +102,6 @@ class Case:
     ----------
     name
         One of :data:`benchmarks.robustness.catalog.NAMES`.
-    folder
-        For artifacts.
     """
 
     def __init__(self, name: str, folder: str):
@@ -167,8 +165,6 @@ def work(name: str, cells: Sequence[str], answers: Any) -> None:
 
     Parameters
     ----------
-    name
-        The model.
     cells
         Targets with precisions, and ``stock``.
     answers : multiprocessing.connection.Connection

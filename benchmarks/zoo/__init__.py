@@ -105,8 +105,6 @@ def inputs(
     ----------
     name
         One of :func:`names`.
-    seed
-        Seeds the values.
     dims
         Extents of symbolic dimensions.
 

@@ -23,8 +23,6 @@ def export(name: str, seed: int = 0) -> onnx.ModelProto:
     ----------
     name
         One of :data:`torch_models.NAMES`.
-    seed
-        Seeds the weights.
 
     Returns
     -------

@@ -39,14 +39,8 @@ def draw(name: str, shape: tuple[int, ...], recipe: Recipe, seed: int) -> np.nda
 
     Parameters
     ----------
-    name
-        The initializer's name.
     shape
         Its shape.
-    recipe
-        Its distribution.
-    seed
-        The model's seed.
 
     Returns
     -------

@@ -53,6 +53,22 @@ def signed(word, bits=32):
     return int(word) - (1 << bits) if int(word) >> bits - 1 else int(word)
 
 
+@pytest.mark.parametrize(
+    ("arch", "line"),
+    [
+        ("gfx90a", "v_pk_mov_b32 v[20:21], v[20:21], v[20:21] op_sel:[1,0]"),
+        ("gfx1100", "v_dual_mov_b32 v20, v21 :: v_dual_mov_b32 v21, v20"),
+    ],
+)
+def test_moves_of_two_registers_read_both_first(arch, line):
+    given, out = results(
+        f"v_mov_b32_e32 v20, v10\n  v_mov_b32_e32 v21, v11\n  {line}",
+        np.random.default_rng().integers(0, 1 << 32, (LANES[arch], 6), "u8"),
+        arch,
+    )
+    assert out.tolist() == given[:, [1, 0]].tolist()
+
+
 @pytest.mark.parametrize("arch", LANES)
 def test_fma_rounds_once(arch):
     given, out = results(

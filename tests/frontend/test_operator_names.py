@@ -21,9 +21,9 @@ from tvm_fusion.transform import Legalize, Rewrite
 STRANGE = 'it\'s "a" name\n/with spaces/größe'
 
 
-def nodes_of(*nodes, inputs=("x",)):
+def nodes_of(*nodes):
     """Make a model of nodes over vectors; the last node's output is the model's."""
-    infos = [helper.make_tensor_value_info(name, T.FLOAT, [4]) for name in inputs]
+    infos = [helper.make_tensor_value_info("x", T.FLOAT, [4])]
     out = helper.make_tensor_value_info(nodes[-1].output[0], T.FLOAT, [4])
     graph = helper.make_graph(list(nodes), "g", infos, [out])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

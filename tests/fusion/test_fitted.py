@@ -27,7 +27,7 @@ GPU = Device("cuda", "sm_99", "Some GPU", sm_count=100, l2_bytes=32 * MIB)
 def fit(monkeypatch):
     known = frozenset(["float32"])
     found = fitted.Fit({"": ROW, "rows": ONE_A_LAUNCH}, known, known, {})
-    devices = (("llvm", "zen9", "Some CPU"), ("cuda", "sm_99", ""))
+    devices = (("llvm", "zen9", "Some CPU", 1), ("cuda", "sm_99", "", 1))
     monkeypatch.setattr(fitted, "fits", lambda: dict.fromkeys(devices, found))
     return found
 
@@ -35,9 +35,9 @@ def fit(monkeypatch):
 def test_what_ships_is_sound():
     fitted.fits.cache_clear()
     found = fitted.fits()
-    assert ("llvm", "znver5", "AMD EPYC") in found
-    assert ("cuda", "sm_90a", "") in found
-    assert {arch for kind, arch, _ in found if kind == "rocm"} == {"gfx90a", "gfx942", "gfx1100"}
+    assert ("llvm", "znver5", "AMD EPYC", 1) in found
+    assert ("cuda", "sm_90a", "", 1) in found
+    assert {arch for kind, arch, *_ in found if kind == "rocm"} == {"gfx90a", "gfx942", "gfx1100"}
     for one in found.values():
         assert set(one.provenance) >= {"date", "method", "kernels", "median_error"}
         for row in one.coefficients.values():
@@ -124,7 +124,7 @@ def test_plans_for_measured_gpus_are_ordered_by_the_fitted_model(fit):
 
 def test_counted_coefficients_say_so(fit, monkeypatch):
     counted = replace(fit, provenance={"counted": True})
-    monkeypatch.setattr(fitted, "fits", lambda: {("rocm", "gfx9", ""): counted})
+    monkeypatch.setattr(fitted, "fits", lambda: {("rocm", "gfx9", "", 1): counted})
     device = replace(GPU, kind="rocm", arch="gfx9")
     estimate = CostModel(device).cost(elementwise(MIB))
     assert (estimate.source, estimate.origin) == ("counted", "counted, no device")
@@ -168,3 +168,18 @@ def test_the_largest_term_is_named(fit):
 def test_types_that_were_not_measured_are_left_to_the_roofline(fit):
     assert CostModel(DEVICE).cost(elementwise(MIB, dtype="float16")).source == "roofline"
     assert CostModel(DEVICE).cost(elementwise(MIB, dtype="int32")).source == "fitted"
+
+
+def test_threads_of_a_cpu_share_what_they_can(monkeypatch):
+    known = frozenset(["float32"])
+    found = fitted.Fit({"": ROW}, known, known, {}, threads=4)
+    monkeypatch.setattr(fitted, "fits", lambda: {("llvm", "zen9", "", 4): found})
+    claim = make([Tensor(MIB, is_parameter=True)], [Tensor(2 * MIB)], 10**9)
+    us = {
+        tasks: CostModel(DEVICE).cost(replace(claim, parallelism=tasks)).us for tasks in (1, 2, 9)
+    }
+    launch = ROW[NAMES.index("launches")]
+    assert us[1] - launch == pytest.approx(2 * (us[2] - launch))
+    assert us[1] - launch == pytest.approx(4 * (us[9] - launch))
+    for cores, fit in ((1, None), (2, found), (8, found), (9, None)):
+        assert fitted.fit_of(replace(DEVICE, cores=cores)) is fit

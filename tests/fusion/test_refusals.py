@@ -60,9 +60,9 @@ class Horner:
         return y
 
 
-def norm_then(last, axis=-1):
+def norm_then(last):
     def body(emit, x, w):
-        return last(emit, emit(op.nn.softmax(x, axis)), w)
+        return last(emit, emit(op.nn.softmax(x, -1)), w)
 
     return body
 
@@ -357,6 +357,27 @@ CASES = [
         lambda emit, x: op.cumsum(x, 0),
         ("cumsum does not scan the last axis",),
     ),
+    Case(
+        "not_in_place",
+        PrefixSum(False),
+        [tensor("x", 16, 16)],
+        lambda emit, x: op.permute_dims(emit(op.cumsum(x, 1))),
+        ("reads its elements elsewhere",),
+    ),
+    Case(
+        "gathers",
+        PrefixSum(False),
+        [tensor("x", 5, 7), tensor("i", 7, dtype="int64")],
+        lambda emit, x, i: op.cumsum(emit(op.take(x, i, 1)), 1),
+        ("looks places up",),
+    ),
+    Case(
+        "joined_image",
+        CpuConvolution(),
+        [tensor(n, 1, 32, 8, 8) for n in "xy"],
+        lambda emit, x, y: op.nn.conv2d(emit(op.concat([x, y], 1)), ones(64, 1, 3, 3), groups=64),
+        ("read by float32 tiles",),
+    ),
     Case("several_axes", Attention(False), QKV, attention(norm=softmax_of_both_axes), ("max",)),
     Case("no_softmax", Attention(False), QKV, attention(norm=two_maxima), ("after matmul (max)",)),
     Case(
@@ -439,7 +460,7 @@ def norm_gemm(emit, x, g, w):
 
 def around(emit, x):
     a = emit(op.nn.softmax(x, -1))
-    return op.add(a, emit(op.cumsum(a, 0)))
+    return op.add(a, emit(op.permute_dims(emit(op.cumsum(a, 0)))))
 
 
 SQUARE = [tensor(n, 64, 64) for n in "xwv"]
@@ -462,9 +483,9 @@ EDGES = [
     (
         "opaque",
         SQUARE[:1],
-        after(lambda x: op.cumsum(x, 0), op.exp),
-        "cumsum -> exp",
-        "cumsum is opaque: ",
+        after(lambda x: op.sort(x, 0), op.exp),
+        "sort -> sorted_numbers",
+        "sort is opaque: ",
     ),
     ("too_many_members", SQUARE[:1], chain(100, op.exp), "exp -> exp", "would have 100 operators"),
     (

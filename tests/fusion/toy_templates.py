@@ -53,10 +53,10 @@ def legalized(mod: tvm.IRModule, target=None) -> tvm.IRModule:
         return relax.transform.ConvertToDataflow(min_size=1)(mod)
 
 
-def graph_of(mod: tvm.IRModule, name: str = "main") -> Graph:
+def graph_of(mod: tvm.IRModule) -> Graph:
     """Make the graph of a function's first block, from high-level operators."""
     mod = legalized(mod)
-    func = mod[name]
+    func = mod["main"]
     block = next(b for b in func.body.blocks if isinstance(b, relax.DataflowBlock))
     return Graph(mod, func, block)
 

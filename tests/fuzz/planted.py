@@ -44,7 +44,7 @@ def plant(bug: Bug, folder: Path) -> Path:
     return folder
 
 
-def hunt(bug: Bug, seeds: Sequence[int], folder: Path, jobs: int = 1) -> Report:
+def hunt(bug: Bug, seeds: Sequence[int], folder: Path) -> Report:
     """Check graphs with a copy of the passes that has the bug, up to the first failure."""
     place = plant(bug, folder)
-    return run(seeds, jobs=jobs, shrinking=False, stop_at=1, path=[str(place)])
+    return run(seeds, jobs=1, shrinking=False, stop_at=1, path=[str(place)])

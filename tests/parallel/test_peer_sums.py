@@ -1,5 +1,6 @@
 """Small sums over workers, with residual and norm, by kernels over the memory of peers' GPUs."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from nvcc import machine_code, needs_nvcc
@@ -40,6 +41,23 @@ def summed(shape=(1, 64), dtype="float16", *, add=True, norm=True, view=False, a
     return main_module([x, residual], body)
 
 
+def summed_in_half(shape=(1, 64), dtype="float16", *, first=True, norm=True):
+    """rms_norm(residual + allreduce(x)), all half, as transformers' models in half have it."""
+    x, residual = (relax.Var(name, relax.TensorType(shape, dtype)) for name in ("x", "residual"))
+    ones = np.ones(shape[-1], ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    scale = relax.const(ones, dtype)
+
+    def body(emit, x, residual):
+        total = emit(op.ccl.allreduce(x, "sum", True))
+        total = emit(op.add(*((residual, total) if first else (total, residual))))
+        if not norm:
+            return [total, emit(op.exp(total))]
+        normed = emit(op.nn.rms_norm(total, scale, axes=[-1], epsilon=1e-5))
+        return [total, emit(op.reshape(normed, (-1, shape[-1])))]
+
+    return main_module([x, residual], body)
+
+
 def kernels(mod, target="cuda:sm_90a"):
     """Names of the kernels of our own, and of operators that are left."""
     with parse(target).tvm_target():
@@ -56,6 +74,23 @@ def test_a_sum_with_its_residual_and_norm_is_one_kernel(dtype):
     assert kernels(summed((1, 1, 64), dtype, view=True)) == ["peer_norm", "reshape"]
     assert kernels(summed(dtype=dtype, norm=False)) == ["peer_residual"]
     assert kernels(summed(dtype=dtype, add=False)) == ["peer_sum", "exp"]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_residual_in_half_is_added_in_the_kernel(dtype, first):
+    assert kernels(summed_in_half(dtype=dtype, first=first)) == ["peer_norm", "reshape"]
+    assert kernels(summed_in_half(dtype=dtype, first=first, norm=False)) == ["peer_residual", "exp"]
+
+
+def test_a_sum_added_to_itself_has_no_residual():
+    x = relax.Var("x", relax.TensorType((1, 64), "float16"))
+
+    def doubled(emit, x):
+        total = emit(op.ccl.allreduce(x, "sum", True))
+        return emit(op.add(total, total))
+
+    assert kernels(main_module([x], doubled)) == ["peer_sum", "add"]
 
 
 def test_a_norm_of_another_axis_stays():
@@ -105,4 +140,6 @@ def test_the_kernel_launches_the_next_one_before_it_waits_for_peers():
 def test_ptxas_takes_the_kernels():
     forms = {"norm": (1, 4096), "residual": (4, 8192), "sum": (2, 200)}
     kernels = {f: peer_sum(s, "bfloat16", 4, f, 1e-5) for f, s in forms.items()}
+    half = {"residual_dtype": "float16", "scale_dtype": "float16"}
+    kernels["half"] = peer_sum((1, 4096), "float16", 2, "norm", 1e-5, **half)
     assert all(one.spilled_bytes == 0 for one in machine_code(kernels).values())

@@ -181,6 +181,27 @@ def test_exchanges_are_launches_that_a_cuda_graph_captures():
     assert str(total.args[0].global_symbol) == "runtime.disco.allreduce"
 
 
+def test_a_whole_constant_of_no_name_has_none_afterwards():
+    """What is a weight may get other elements; a mask's are computed where they are read."""
+    positions = relax.const(np.arange(64).reshape(1, 1, 1, 64))
+    matrices = [relax.const(parallel_models.weight(*shape)) for shape in ((64, 256), (256, 64))]
+
+    def body(emit, x):
+        hidden = emit(relax.op.nn.relu(emit(relax.op.matmul(x, matrices[0]))))
+        y = emit(relax.op.matmul(hidden, matrices[1]))
+        wide = emit(relax.op.astype(positions, "float32"))
+        return emit(relax.op.add(y, wide))
+
+    mod = main_module([relax.Var("x", relax.TensorType((1, 1, 4, 64), "float32"))], body)
+    for part in sharded(mod).parts:
+        names = {
+            tuple(map(int, c.value.shape)): part.weight_names.get(c) for c in constants(part.mod)
+        }
+        assert names.pop((1, 1, 1, 64)) is None
+        assert all("constant" in name for name in names.values())
+        assert names
+
+
 def test_whole_is_whole():
     assert collectives(sharded(product(16, 32), roles={"*": "whole"}).parts[0].mod) == []
 

@@ -90,6 +90,7 @@ class CostModel:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._fit = fit_of(device)
+        self._threads = self._fit.threads if self._fit else 1
         self._seconds: dict[Operator, float] = {}
         self._rates = rates = _RATES[device.kind]
         self.units = (device.cores if device.kind == "llvm" else device.sm_count) or rates.units
@@ -115,7 +116,10 @@ class CostModel:
         """
         if not self._is_fitted_alone(claim):
             return self.compare([claim])[0]
-        us = self._fitted_us(claim)  # fitted to one thread, shared among several
+        us = self._fitted_us(claim)
+        if self._threads > 1:
+            return self._of_fit(us)
+        # Fitted to one thread, shared among several.
         wake = self._rates.wake_us * claim.launches
         units = min(self.units, max(claim.parallelism, 1))
         return self._of_fit(min(us, us / units + wake) if units > 1 else us)

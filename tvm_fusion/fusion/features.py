@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .reshapes import is_view
@@ -19,6 +19,7 @@ _CONTRACTION = 16
 # Keys and values of 16,384 positions do not: read by products of their own, priced as if they did,
 # 8 layers of Llama-3-8B took 1,687 us a token on an H200, by flash-decoding 1,303.
 _KEPT = 1 / 8
+_SHARED = ("weight_kib", "cached_kib", "other_kib", "matrix_mflop", "vector_mflop")
 NAMES = (
     *("launches", "weight_kib", "cached_kib", "other_kib", "unit_kib"),
     *("matrix_mflop", "vector_mflop", "kiloclocks"),
@@ -57,7 +58,9 @@ class Features:
         return tuple(getattr(self, name) for name in NAMES)
 
 
-def features_of(claim: Claim, cache_bytes: int, units: int = 1) -> Features:
+def features_of(
+    claim: Claim, cache_bytes: int, units: int = 1, *, is_shared: bool = False
+) -> Features:
     """Take a claim's traffic and operations apart.
 
     Parameters
@@ -66,6 +69,8 @@ def features_of(claim: Claim, cache_bytes: int, units: int = 1) -> Features:
         Its traffic is shared among its group's tensors by their sizes.
     cache_bytes, units
         The last-level cache; multiprocessors or cores.
+    is_shared
+        Whether all work is that of the busiest unit, as threads of a CPU share it.
     """
     tensors = (*claim.group.inputs, *claim.group.outputs)
     sizes = {"weight": 0, "cached": 0, "other": 0}
@@ -80,7 +85,7 @@ def features_of(claim: Claim, cache_bytes: int, units: int = 1) -> Features:
     work = claim.work
     # Clocks are those of products; what is repeated of other operations is counted by itself.
     total = flops if work.clocks else claim.flops_to_price
-    return Features(
+    found = Features(
         float(claim.launches),
         sizes["weight"] * scale,
         sizes["cached"] * scale,
@@ -94,6 +99,8 @@ def features_of(claim: Claim, cache_bytes: int, units: int = 1) -> Features:
         work.element_stores / 1e6,
         work.operand_operations / 1e6,
     )
+    share = max(1, min(claim.parallelism, units)) if is_shared else 1
+    return replace(found, **{name: getattr(found, name) / share for name in _SHARED})
 
 
 def is_cached(value: Value, cache_bytes: int) -> bool:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..core.contract.template import Claim
 
 FILE = "coefficients.json"
+MOST_APART = 2  # times the threads that were measured
 MODELLED = ", modelled"  # behind a template's name: see kind_of
 # What a reader calls the features.
 TERMS: Mapping[str, str] = {
@@ -46,6 +47,7 @@ class Fit:
     dtypes: frozenset[str]
     products: frozenset[str]
     provenance: Mapping[str, Any]  # device, date, what was measured, errors
+    threads: int = 1  # of a CPU, that shared the kernels' work
 
     @property
     def source(self) -> Literal["fitted", "counted"]:
@@ -94,7 +96,7 @@ class Fit:
     def terms(self, claim: Claim, cache_bytes: int, units: int = 1) -> dict[str, float]:
         """Tell what a claim's kernels take, in microseconds by :data:`TERMS`."""
         own = self._of_kind(claim)
-        row = features_of(claim, cache_bytes, units).row
+        row = features_of(claim, cache_bytes, units, is_shared=self.threads > 1).row
         found: dict[str, float] = {}
         for name, coefficient, feature in zip(NAMES, own, row, strict=True):
             found[TERMS[name]] = found.get(TERMS[name], 0.0) + coefficient * feature
@@ -111,17 +113,18 @@ def kind_of(template: str, clocks: float) -> str:
 
 
 @lru_cache(maxsize=1)
-def fits() -> Mapping[tuple[str, str, str], Fit]:
-    """Read what ships with the package, by kind, architecture and name of the device."""
+def fits() -> Mapping[tuple[str, str, str, int], Fit]:
+    """Read what ships with the package, by kind, architecture, name and threads of the device."""
     data = json.loads(files(__package__).joinpath(FILE).read_text())
     if tuple(data["features"]) != NAMES:
         raise RuntimeError(f"{FILE} has other features than the model")
     return {
-        (one["kind"], one["arch"], one["name"]): Fit(
+        (one["kind"], one["arch"], one["name"], one.get("threads", 1)): Fit(
             one["coefficients"],
             frozenset(one["dtypes"]),
             frozenset(one["products"]),
             one["provenance"],
+            one.get("threads", 1),
         )
         for one in data["devices"]
     }
@@ -130,9 +133,13 @@ def fits() -> Mapping[tuple[str, str, str], Fit]:
 def fit_of(device: Device) -> Fit | None:
     """Return the coefficients of a device; ``None`` where there are none.
 
-    Of GPUs those of any board of the architecture will do: provenance names the board.
+    Of an architecture those of any board will do: provenance names it. Those of several threads
+    tell of twice or half as many.
     """
-    known = fits()
-    return known.get((device.kind, device.arch, device.name)) or known.get(
-        (device.kind, device.arch, "")
-    )
+    known = {key[2:]: fit for key, fit in fits().items() if key[:2] == (device.kind, device.arch)}
+    for name in (device.name, ""):
+        if (name, 1) in known:
+            return known[name, 1]
+    cores = device.cores or 0
+    near = [n for _, n in known if n <= MOST_APART * cores and cores <= MOST_APART * n]
+    return known["", min(near, key=lambda n: max(n / cores, cores / n))] if near else None

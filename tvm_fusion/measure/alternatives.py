@@ -107,8 +107,6 @@ def timed(
         Gives the configuration that kernels will have.
     effort
         Of each of :data:`BATCHES` batches.
-    clock
-        Seconds.
     least
         Tolerance of their results, at least.
 

@@ -28,8 +28,6 @@ class ComputedWeights:
 
     Parameters
     ----------
-    size
-        Workers.
     part_of
         Makes a worker's part of a constant.
     emit

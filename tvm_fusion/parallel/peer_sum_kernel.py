@@ -3,7 +3,7 @@
 grid: a block for each row;  block: a thread for every 8 elements
     send      own elements, with the number of the exchange, to the row's line at each peer
     receive   until the peers' elements have that number in the own lines; add up by ranks
-    add       the residual                                                  float32
+    add       the residual, which is float32 or half as its sum is
     norm      squares over the block, root, weight                          half
 
 The next kernel is launched at once: it asks L2 for its weights while this one waits for peers.
@@ -28,7 +28,7 @@ from ..schedule.gpu.launch import dependents_launch
 Form = Literal["sum", "residual", "norm"]
 VECTOR = 8  # half elements of a thread
 _WARP, _MOST_THREADS = 32, 1024
-_NATIVE = {"float16": "half", "bfloat16": "nv_bfloat16"}
+_NATIVE = {"float16": "half", "bfloat16": "nv_bfloat16", "float32": "float"}
 _NARROW = {"float16": "__float2half_rn", "bfloat16": "__float2bfloat16_rn"}
 _WIDE = {"float16": "__half2float", "bfloat16": "__bfloat162float"}
 
@@ -36,9 +36,9 @@ _SOURCE = """
 __device__ __forceinline__ void NAME(
     const void* x, const void* r, const void* w, const void* peers_at, void* t, void* out,
     float epsilon) {
-  const float *residual = (const float*)r, *scale = (const float*)w;
+  struct __align__(16) Summand { SUMMAND e[8]; };
+  struct __align__(16) Scale { SCALE e[8]; };
   const long long* peers = (const long long*)peers_at;
-  float* total = (float*)t;
   __shared__ float parts[32];
   const int row = blockIdx.x, rank = (int)peers[SIZE];
   char* own = (char*)peers[rank];
@@ -61,16 +61,14 @@ __device__ __forceinline__ void NAME(
                    :: "l"(to + 16), "r"(mine[k].z), "r"(mine[k].w), "r"(turn) : "memory");
     }
   }
-  float4 rest[VECTORS][2], factors[VECTORS][2];  // on their way while others write
+  Summand rest[VECTORS];  // on their way while others write
+  Scale factors[VECTORS];
 #pragma unroll
   for (int k = 0; k < VECTORS; ++k) {
     const int i = threadIdx.x + k * THREADS;
     if (i >= COUNT) continue;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      if (FORM > 0) rest[k][h] = ((const float4*)(residual + (long long)row * WIDTH))[2 * i + h];
-      if (FORM > 1) factors[k][h] = ((const float4*)scale)[2 * i + h];
-    }
+    if (FORM > 0) rest[k] = ((const Summand*)r)[row * COUNT + i];
+    if (FORM > 1) factors[k] = ((const Scale*)w)[i];
   }
   float sums[VECTORS][8], squares = 0.0f;
 #pragma unroll
@@ -98,11 +96,12 @@ __device__ __forceinline__ void NAME(
       for (int j = 0; j < 8; ++j) sums[k][j] += WIDE(e[j]);
     }
     if (FORM > 0) {
-      float4* to = (float4*)(total + (long long)row * WIDTH) + 2 * i;
 #pragma unroll
-      for (int j = 0; j < 8; ++j) sums[k][j] += ((const float*)rest[k])[j];
-      to[0] = make_float4(sums[k][0], sums[k][1], sums[k][2], sums[k][3]);
-      to[1] = make_float4(sums[k][4], sums[k][5], sums[k][6], sums[k][7]);
+      for (int j = 0; j < 8; ++j) {
+        sums[k][j] += (float)rest[k].e[j];
+        rest[k].e[j] = (SUMMAND)sums[k][j];
+      }
+      ((Summand*)t)[row * COUNT + i] = rest[k];
     }
     if (FORM > 1) {
 #pragma unroll
@@ -135,7 +134,7 @@ __device__ __forceinline__ void NAME(
     NATIVE* e = (NATIVE*)&v;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const float s = FORM > 1 ? sums[k][j] * factor * ((const float*)factors[k])[j] : sums[k][j];
+      const float s = FORM > 1 ? sums[k][j] * factor * (float)factors[k].e[j] : sums[k][j];
       e[j] = NARROW(s);
     }
     ((uint4*)out)[row * COUNT + i] = v;
@@ -145,7 +144,14 @@ __device__ __forceinline__ void NAME(
 
 
 def peer_sum(
-    shape: Sequence[int], dtype: str, size: int, form: Form, epsilon: float
+    shape: Sequence[int],
+    dtype: str,
+    size: int,
+    form: Form,
+    epsilon: float,
+    *,
+    residual_dtype: str = "float32",
+    scale_dtype: str = "float32",
 ) -> tirx.PrimFunc:
     """Make the kernel.
 
@@ -153,35 +159,33 @@ def peer_sum(
     ----------
     shape, dtype
         Of what is added up.
-    size
-        Workers.
     form : {"sum", "residual", "norm"}
-        What is computed: the sum; with a float32 residual; and the RMS norm of both.
-    epsilon
-        Of the norm.
+        What is computed: the sum; with a residual; and the RMS norm of both.
+    residual_dtype, scale_dtype
+        ``float32`` or `dtype`: of the residual and the sum with it; of the norm's weight.
 
     Returns
     -------
     PrimFunc
         Scheduled; over the tensor, the residual, the norm's weight and the addresses of the peers'
-        memory; then the float32 sum and the half result, as far as the form has them.
+        memory; then the sum and the half result, as far as the form has them.
     """
     width = shape[-1]
     rows, count = math.prod(shape[:-1]), width // VECTOR
     lanes = min(_MOST_THREADS, -(-count // _WARP) * _WARP)
     number = ("sum", "residual", "norm").index(form)
     x = declare(shape, dtype, "x")
-    residual = declare(shape, "float32", "residual")
-    scale = declare([width], "float32", "scale")
+    residual = declare(shape, residual_dtype, "residual")
+    scale = declare([width], scale_dtype, "scale")
     peers = declare([size + 1], "int64", "peers")
-    total = declare(shape, "float32", "total")
+    total = declare(shape, residual_dtype, "total")
     out = declare(shape, dtype, "out")
-    name = f"tvm_fusion_peer_{form}_{dtype}_{rows}_{width}_{size}"
+    name = f"tvm_fusion_peer_{form}_{dtype}_{residual_dtype}_{scale_dtype}_{rows}_{width}_{size}"
     words = {
         "NAME": name, "SIZE": size, "TURNS": TURNS, "LINES": LINES, "ROW_BYTES": ROW_BYTES,
         "ROWS": MOST_ROWS, "VECTORS": -(-count // lanes), "THREADS": lanes, "COUNT": count,
         "WIDTH": width, "FORM": number, "NATIVE": _NATIVE[dtype], "WIDE": _WIDE[dtype],
-        "NARROW": _NARROW[dtype],
+        "NARROW": _NARROW[dtype], "SUMMAND": _NATIVE[residual_dtype], "SCALE": _NATIVE[scale_dtype],
     }  # fmt: skip
     given = {"sum": (x, peers), "residual": (x, residual, peers)}
     inputs = given.get(form, (x, residual, scale, peers))

@@ -1,7 +1,7 @@
 """Sums of small tensors over workers, computed by kernels that write to peers' memory.
 
     y = allreduce(x)                          x: half, at most 256 kB
-    s = residual + y                          float32
+    s = residual + y                          float32, or half as x is
     n = half(rms_norm(s, weight))             peer_sum(x, residual, weight) -> s, n
 
 NCCL's kernel for so few bytes takes as long as the weights of a product, and is followed by the sum
@@ -44,13 +44,7 @@ class _Sum:
 
 @tvm.transform.module_pass(opt_level=0, name="PeerSums")
 class PeerSums:
-    """Let kernels of our own compute small sums over workers, with what is behind them.
-
-    Parameters
-    ----------
-    size
-        Workers.
-    """
+    """Let kernels of our own compute small sums over workers, with what is behind them."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -124,11 +118,13 @@ class _Function:
         """Call the kernel of a sum."""
         x = one.operands[0]
         shape = [int(extent) for extent in x.ty.shape.values]
-        kernel = peer_sum(shape, str(x.ty.dtype), self._size, one.form, one.epsilon)
+        total, half = (relax.TensorType(shape, v.ty.dtype) for v in (one.total, x))
+        dtypes = {} if one.form == "sum" else {"residual_dtype": str(one.total.ty.dtype)}
+        if one.form == "norm":
+            dtypes["scale_dtype"] = str(one.operands[2].ty.dtype)
+        kernel = peer_sum(shape, str(x.ty.dtype), self._size, one.form, one.epsilon, **dtypes)
         gvar = self._builder.add_func(kernel, f"peer_{one.form}")
-        half = relax.TensorType(shape, x.ty.dtype)
-        wide = relax.TensorType(shape, "float32")
-        types = {"sum": [half], "residual": [wide]}.get(one.form, [wide, half])
+        types = {"sum": [half], "residual": [total]}.get(one.form, [total, half])
         out = types[0] if len(types) == 1 else relax.TupleType(types)
         operands = relax.Tuple([*one.operands, self._peers])
         call = relax.Call(_CALL_TIR, [gvar, operands], None, [out])
@@ -155,38 +151,44 @@ class _Function:
         shape = fixed(x.ty.shape.values)
         if str(x.ty.dtype) not in _HALF or not shape or not _fits(shape):
             return None
-        wide = self._only_reader(var, "astype")
-        if wide is None or str(wide.ty.dtype) != "float32":
-            return _Sum("sum", var, None, (x,), 0.0)
-        total = self._only_reader(wide, "add")
+        summand: relax.Var | None = var
+        if (wide := self._only_reader(var, "astype")) is not None:
+            summand = wide if str(wide.ty.dtype) == "float32" else None
+        total = None if summand is None else self._only_reader(summand, "add")
         if total is None:
             return _Sum("sum", var, None, (x,), 0.0)
-        (residual,) = (arg for arg in self._values[total].args if arg != wide)
-        if fixed(residual.ty.shape.values) != shape:
+        rest = [arg for arg in self._values[total].args if arg != summand]
+        if len(rest) != 1 or fixed(rest[0].ty.shape.values) != shape:
             return _Sum("sum", var, None, (x,), 0.0)
-        return self._with_norm(total, x, residual) or _Sum(
-            "residual", total, None, (x, residual), 0.0
+        return self._with_norm(total, x, rest[0]) or _Sum(
+            "residual", total, None, (x, rest[0]), 0.0
         )
 
     def _with_norm(self, total: relax.Var, x: Any, residual: Any) -> _Sum | None:
-        """Find the norm of a sum, which rounds it first and is rounded itself."""
+        """Find the norm of a sum, which is rounded first; its result is rounded as well."""
         half = str(x.ty.dtype)
-        rounded = [r for r in self._readers_of(total, "astype") if str(r.ty.dtype) == half]
-        wide = [w for r in rounded for w in self._readers_of(r, "astype")]
-        for norm in (n for w in wide for n in self._readers_of(w, "nn.rms_norm")):
+        for norm in self._norms_of(total, half):
             call = self._values[norm]
             axes = [int(axis) % total.ty.ndim for axis in call.attrs.axes]
             scale = call.args[1]
-            if axes != [total.ty.ndim - 1] or str(scale.ty.dtype) != "float32":
+            if axes != [total.ty.ndim - 1] or str(scale.ty.dtype) not in ("float32", half):
                 continue
-            result = norm
-            if (view := self._only_reader(norm, "reshape")) is not None:
-                result = view
-            narrow = self._only_reader(result, "astype")
+            narrow: relax.Var | None = norm
+            if str(norm.ty.dtype) != half:
+                view = self._only_reader(norm, "reshape")
+                narrow = self._only_reader(norm if view is None else view, "astype")
             if narrow is not None and str(narrow.ty.dtype) == half:
                 epsilon = float(call.attrs.epsilon)
                 return _Sum("norm", total, narrow, (x, residual, scale), epsilon)
         return None
+
+    def _norms_of(self, total: relax.Var, half: str) -> list[relax.Var]:
+        """List the norms of a sum in half, and of a float32 one that is rounded to half."""
+        if str(total.ty.dtype) == half:
+            return self._readers_of(total, "nn.rms_norm")
+        rounded = [r for r in self._readers_of(total, "astype") if str(r.ty.dtype) == half]
+        wide = [w for r in rounded for w in self._readers_of(r, "astype")]
+        return [norm for w in wide for norm in self._readers_of(w, "nn.rms_norm")]
 
     def _call(self, var: relax.Var, name: str) -> relax.Call | None:
         value = self._values.get(var)

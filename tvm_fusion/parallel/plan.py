@@ -83,8 +83,6 @@ class Plan:
 
     Parameters
     ----------
-    size
-        Workers.
     roles
         By pattern of weights' names, one of :data:`tvm_fusion.config.ROLES`; the first that fits
         counts.

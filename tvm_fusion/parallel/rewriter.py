@@ -31,8 +31,6 @@ class Rewriter:
         Read, and added to.
     builder
         Of the new module.
-    rank
-        The worker.
     bounds
         The largest extents of symbolic dimensions, at which tensors are priced.
     slices

@@ -91,10 +91,6 @@ def shard(
 
     Parameters
     ----------
-    imported
-        The whole model.
-    size
-        Workers.
     roles
         By pattern of weights' names, one of :data:`tvm_fusion.config.ROLES`.
     writes
@@ -107,12 +103,12 @@ def shard(
     UserError
         For a pattern that no weight has, and for heads that the workers do not divide.
     """
-    imported = _named(imported)
-    names = {hash(const): name for const, name in imported.weight_names.items()}
+    called = _named(imported)
+    names = {hash(const): name for const, name in called.items()}
     _check_roles(roles, names.values())
     plan = Plan(size, roles, names)
     while True:
-        regions = _settled(plan, imported, writes)
+        regions = _settled(plan, imported, called, writes)
         refused = {k: r for k, r in regions.items() if not _accepted(plan, k, r, device, size)}
         if not refused:
             break
@@ -122,7 +118,7 @@ def shard(
         if len(plan.whole) == before:
             break
     sentences = _tell(plan, regions, device, size)
-    writers = [_Writer(plan, imported, writes, rank) for rank in range(size)]
+    writers = [_Writer(plan, imported, called, writes, rank) for rank in range(size)]
     found = [writer.written() for writer in writers]
     twins = [_twins(found[0][0], writers[0], writer) for writer in writers]
     return Sharded([part for part, _ in found], found[0][1], sentences, twins)
@@ -136,20 +132,26 @@ def _twins(first: Imported, one: _Writer, other: _Writer) -> dict[int, Any]:
     return twins
 
 
-def _named(imported: Imported) -> Imported:
-    """Name weights that the model does not name: ``constant``, by their order."""
+def _named(imported: Imported) -> dict[GenericConst, str]:
+    """Name constants that the model does not name, too: ``constant``, by their order.
+
+    Their parts are named after them. Those that stay whole stay without a name, since what follows
+    from their indices, such as a mask, is computed where no other elements may take their place.
+    """
     names = dict(imported.weight_names)
     for number, const in enumerate(constants(imported.mod)):
         if isinstance(const.ty, relax.TensorType) and const.ty.ndim > 1:
             names.setdefault(const, f"constant{number or ''}")
-    return replace(imported, weight_names=names)
+    return names
 
 
-def _settled(plan: Plan, imported: Imported, writes: Mapping[str, str]) -> dict[Any, Region]:
+def _settled(
+    plan: Plan, imported: Imported, called: Mapping[GenericConst, str], writes: Mapping[str, str]
+) -> dict[Any, Region]:
     """Rewrite all functions until the plan stays as it is."""
     for _ in range(_MOST_ROUNDS):
         plan.forget_regions()
-        writer = _Writer(plan, imported, writes, 0)
+        writer = _Writer(plan, imported, called, writes, 0)
         plan.is_stale = False
         try:
             writer.written()
@@ -208,9 +210,15 @@ class _Writer:
     """Writes the functions of one worker."""
 
     def __init__(
-        self, plan: Plan, imported: Imported, writes: Mapping[str, str], rank: int
+        self,
+        plan: Plan,
+        imported: Imported,
+        called: Mapping[GenericConst, str],
+        writes: Mapping[str, str],
+        rank: int,
     ) -> None:
         self._plan, self._imported, self._writes, self._rank = plan, imported, writes, rank
+        self._called = called
         self.slices: dict[Any, Any] = {}
         self.rewriters: list[Rewriter] = []
         self._shards: dict[str, dict[str, Any]] = {}
@@ -238,8 +246,7 @@ class _Writer:
         return replace(imported, mod=mod, signatures=ordered, weight_names=names), self._shards
 
     def _names(self) -> list[tuple[Any, str]]:
-        known = self._imported.weight_names
-        return [(p, known.get(c, "indices")) for p, c in self.slices.values()]
+        return [(p, self._called.get(c, "indices")) for p, c in self.slices.values()]
 
     def _function(
         self, builder: relax.BlockBuilder, name: str, func: relax.Function, signature: Signature

@@ -30,8 +30,6 @@ def reshaped(before: Sequence[Any], after: Sequence[Any], shard: Shard, size: in
         Shapes of the whole tensor.
     shard
         Of the tensor before.
-    size
-        Workers.
 
     Returns
     -------

@@ -108,8 +108,6 @@ def read_map(shape: Sequence[ir.Expr], dtype: str, layout: Layout) -> tirx.PrimF
     ----------
     shape
         Of the tensor of the graph; the number of channels is known.
-    dtype
-        Of its elements.
 
     Returns
     -------

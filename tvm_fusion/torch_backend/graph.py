@@ -47,16 +47,12 @@ class Graph:
 
     Parameters
     ----------
-    traced : torch.fx.GraphModule
-        Of ATen operators.
     values
         Its arguments as they were traced: fake tensors and symbolic numbers.
     names
         What the user calls arguments of dynamo's graph.
     given
         Arguments of dynamo's graph in the call that it was traced for.
-    options
-        Of the user.
     """
 
     _boxed_call = True  # AOTAutograd passes arguments in a list

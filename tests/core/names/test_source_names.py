@@ -31,8 +31,8 @@ class Chain:
         return c
 
 
-def by_variable(mod, function="main"):
-    return {b.var.name: names_of(sources_of(b.var)) for b in bindings_of(mod[function].body)}
+def by_variable(mod):
+    return {b.var.name: names_of(sources_of(b.var)) for b in bindings_of(mod["main"].body)}
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,12 @@ def test_nothing_is_computed_of_which_only_the_shape_is_read(target):
     assert "call_tir(exp" not in mod["main"].script()
 
 
+def test_hints_for_layouts_go(target):
+    """They name a buffer inside, which a scheduled kernel does not declare."""
+    mod = legalize(target, (2, 7, 3, 8), lambda x: relax.op.nn.attention(x, x, x))
+    assert "layout_free" not in mod.script()
+
+
 def test_scheduled_functions_stay_as_they_are(target):
     mod = legalize(target, (5, 7), relax.op.exp)
     with target:

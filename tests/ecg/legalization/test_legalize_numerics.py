@@ -74,8 +74,8 @@ def softmax(x, axis):
     return e / e.sum(axis, keepdims=True)
 
 
-def standardize(x, axes, eps=1e-5):
-    return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + eps)
+def standardize(x, axes):
+    return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-5)
 
 
 def group_norm(x, w, b, groups):

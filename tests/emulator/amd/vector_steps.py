@@ -45,10 +45,16 @@ def vector_step(inst: Instruction, processor: Processor) -> Step | None:
     compute, reads, writes = made
 
     def run(g: Group) -> None:
-        for write, value, undefined, lanes in compute(g):
+        for write, value, undefined, lanes in _read(compute(g)):
             write(g, value, undefined, lanes) if lanes is not None else write(g, value, undefined)
 
     return Step(inst, run, reads, writes)
+
+
+def _read(results: list[Result]) -> list[Result]:
+    """Copy what a move gives as it is in a register that an earlier result is written to."""
+    return [results[0], *((w, np.array(x), u if u is None else np.array(u), lanes)
+                          for w, x, u, lanes in results[1:])]  # fmt: skip
 
 
 def _dual(inst: Instruction, processor: Processor) -> Step:
@@ -64,7 +70,7 @@ def _dual(inst: Instruction, processor: Processor) -> Step:
     computes = [part[0] for part in parts]
 
     def run(g: Group) -> None:
-        for write, value, undefined, _ in [r for compute in computes for r in compute(g)]:
+        for write, value, undefined, _ in _read([r for compute in computes for r in compute(g)]):
             write(g, value, undefined)
 
     return Step(inst, run, numbers(*(p[1] for p in parts)), numbers(*(p[2] for p in parts)))

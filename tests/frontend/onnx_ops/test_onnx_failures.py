@@ -20,6 +20,7 @@ def parsed(text, opset=18):
 _IN_TWOS = "int64[4] axes = {0, 1, 2, 3}, int64[4] two = {1, 1, 1, 2}"
 # For each cause: a model, options with which it fails, what is said, and what is advised; then the
 # model and the options of someone who follows the advice.
+_SMOOTH = 'Resize<mode = "linear", antialias = 1>'
 CAUSES = {
     "shapes that clash": (
         "(float[2,3] x, float[4,5] w) => (float[a,b] y) { y = MatMul(x, w) }",
@@ -42,12 +43,12 @@ CAUSES = {
         {},
     ),
     "a shape that is an input": (
-        "(float[1,1,2,3] x, float[4] s) => (float[a,b,c,d] y) { y = Resize(x, , s) }",
+        f"(float[1,1,2,3] x, float[4] s) => (float[a,b,c,d] y) {{ y = {_SMOOTH}(x, , s) }}",
         {},
         "operator Resize",
         "x float32 [1, 1, 2, 3], s float32 [4]",
         "bind s with --constant s=VALUE",
-        "(float[1,1,2,3] x, float[4] s) => (float[a,b,c,d] y) { y = Resize(x, , s) }",
+        f"(float[1,1,2,3] x, float[4] s) => (float[a,b,c,d] y) {{ y = {_SMOOTH}(x, , s) }}",
         {"constants": {"s": np.array([1, 1, 2, 2], "float32")}},
     ),
     "a shape that another operator takes from an input": (

@@ -104,6 +104,8 @@ def test_what_is_no_number_is_carried_on(tmp_path):
         lambda x: x.kthvalue(4, 1).values,
         lambda x: torch.hypot(x, x.flip(1)),
         lambda x: torch.cdist(x, x.flip(1), p=0),
+        lambda x: torch.bucketize(x, torch.tensor([0.0, 1.0, 4.0])),
+        lambda x: torch.bucketize(x, torch.tensor([0.0, 1.0, 4.0]), right=True),
     ]
     module = Functions(*functions)
     artifact = tvm_fusion.compile(torch.export.export(module, (x,)))

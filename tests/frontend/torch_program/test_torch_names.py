@@ -30,9 +30,9 @@ class Layer(torch.nn.Module):
 
 
 class Encoder(torch.nn.Module):
-    def __init__(self, width=32, depth=2):
+    def __init__(self):
         super().__init__()
-        self.layers = torch.nn.ModuleList(Layer(width) for _ in range(depth))
+        self.layers = torch.nn.ModuleList([Layer(32), Layer(32)])
 
     def forward(self, x):
         for layer in self.layers:

@@ -37,15 +37,15 @@ def test_results(name):
 @pytest.mark.slow
 @each
 def test_the_page_is_of_today(name):
-    line = f"| {' | '.join(lines(EXAMPLES[name]))} |"
-    assert line in PAGE.read_text().splitlines()
+    start = f"| {' | '.join(lines(EXAMPLES[name]))} | "
+    assert any(line.startswith(start) for line in PAGE.read_text().splitlines())
 
 
 def test_the_page_tells_every_row():
     page = PAGE.read_text()
     for row in ROWS:
-        assert f"## {row.title}\n" in page
-        assert f"Here: {row.mechanism}.\n" in page
+        assert f"| {row.title} | " in page
+        assert f" | {row.mechanism} |\n" in page
         for example in row.examples:
             assert f"| `{example.name}` |" in page
             assert all(reason in page for reason in example.missing.values())

@@ -33,11 +33,11 @@ def widened(w, zero=None, weight_zero=None):
     return body
 
 
-def dequantised(w, scales, zero=128, weight_zero=0, scale=0.02):
+def dequantised(w, scales, weight_zero=0):
     """A product between QuantizeLinear and DequantizeLinear."""
 
     def body(emit, x):
-        scale_, zero_ = relax.const(np.float32(scale)), relax.const(np.uint8(zero))
+        scale_, zero_ = relax.const(np.float32(0.02)), relax.const(np.uint8(128))
         x = emit(op.quantize(x, scale_, zero_, axis=1, out_dtype="uint8"))
         x = emit(op.dequantize(x, scale_, zero_, axis=1, out_dtype="float32"))
         zeros = np.full(scales.shape, weight_zero, w.dtype)

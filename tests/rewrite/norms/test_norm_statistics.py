@@ -206,9 +206,9 @@ def of_an_argument(builder, a, b, scale):
     return [emit(op.matmul(emit(layer_norm(x, scale)), const(W2)))]
 
 
-def wide_norm(x, scale=SCALE, shift=SHIFT):
+def wide_norm(x):
     """A layer norm that computes from float32 to float32."""
-    weights = (const(v.astype("float32")) for v in (scale, shift))
+    weights = (const(v.astype("float32")) for v in (SCALE, SHIFT))
     return op.nn.layer_norm(x, *weights, axes=[-1], epsilon=EPSILON)
 
 

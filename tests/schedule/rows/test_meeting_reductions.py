@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import tvm
-from group_kernels import tensor
+from group_kernels import CPU, CUDA, check, tensor
 from relax_modules import main_module
 from tvm import relax
 
 from tvm_fusion.device import parse
 from tvm_fusion.fusion.estimate import Estimator
+from tvm_fusion.schedule.rows.template import Rows
 
 op = relax.op
 
@@ -60,6 +61,17 @@ def test_rows_weighed_by_a_vector_in_numbers():
     e = np.exp(x)
     expected = (e * y[:1]).sum(-1, keepdims=True) / e.sum(-1, keepdims=True)
     np.testing.assert_allclose(found, expected, 0, 1e-6)
+
+
+@pytest.mark.parametrize("spec", [CPU, CUDA], ids=["cpu", "cuda"])
+def test_gates_of_rows(spec):
+    """A product with a vector, the rows of which are read again."""
+
+    def body(emit, x, w):
+        return op.multiply(x, emit(op.sigmoid(emit(op.matmul(x, w)))))
+
+    params = [tensor("x", 37, 130), tensor("w", 130, 1)]
+    check(Rows(), params, body, lambda x, w: [x / (1 + np.exp(-(x @ w)))], spec)
 
 
 def run(body):

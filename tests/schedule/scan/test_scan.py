@@ -132,6 +132,17 @@ def test_one_launch_on_every_gpu(target, n, dtype):
     assert "1 kernel" in text
 
 
+@pytest.mark.parametrize("target", ["cuda:sm_90a", "rocm:gfx942"])
+@pytest.mark.parametrize("options", [{"axis": 0}, {"axis": 1, "exclusive": True}, {}])
+def test_a_gpu_sums_across_rows_along_them(target, options):
+    x = relax.Var("x", relax.TensorType((5, 7, 9), "float32"))
+    mod = main_module([x], op.cumsum(x, **options))
+    groups = tvm_fusion.explain(mod, target, stock=False).groups
+    templates = {group.template for group in groups}
+    assert "prefix_sum" in templates
+    assert not templates & {"fallback", "single"}
+
+
 @pytest.mark.parametrize("is_exclusive", [False, True])
 @pytest.mark.parametrize(
     ("shape", "axis"),

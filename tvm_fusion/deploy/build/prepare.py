@@ -100,8 +100,6 @@ def prepare_workers(
         By rank, what each worker computes; one if there are no others.
     twins
         By rank, what a worker has in the places of the first one's constants, by their hashes.
-    schedule
-        All stages.
 
     Raises
     ------

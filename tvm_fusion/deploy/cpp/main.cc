@@ -199,7 +199,7 @@ void Run(const Options& options) {
     milliseconds.push_back(taken.count());
   }
   std::sort(milliseconds.begin(), milliseconds.end());
-  std::printf("latency of %zu run%s: min %.2f, median %.2f, max %.2f ms\n", milliseconds.size(),
+  std::printf("latency of %zu run%s: min %.3g, median %.3g, max %.3g ms\n", milliseconds.size(),
               milliseconds.size() == 1 ? "" : "s", milliseconds.front(), milliseconds[milliseconds.size() / 2],
               milliseconds.back());
   ReportExtents(model, inputs, model.Entry(function));

@@ -146,8 +146,6 @@ class DirectOutputs:
 
     Parameters
     ----------
-    names
-        Of all outputs.
     in_place
         By input that is written to, the output that then lies there.
     kept
@@ -218,8 +216,6 @@ class DirectResults:
 
         Parameters
         ----------
-        extents
-            Of symbolic dimensions.
         given
             The inputs of this call.
 

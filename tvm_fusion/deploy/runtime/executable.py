@@ -287,10 +287,6 @@ class Machines:
 
     Parameters
     ----------
-    library
-        The model's code.
-    device
-        Where kernels run.
     suffix
         Behind the names of the library's functions.
     instrument : callable, optional

@@ -27,8 +27,6 @@ class StagedInputs:
 
     Parameters
     ----------
-    inputs
-        Checks arrays.
     device
         Not the CPU.
     """

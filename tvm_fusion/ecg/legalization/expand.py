@@ -13,10 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
-from tvm import ir, relax, tirx
+from tvm import ir, relax, s_tir, tirx
+
+from ..._tvm.ir.structural import structural_map
+from ...core.tir.loops import with_fields
 
 Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
+_LAYOUT_HINT = "layout_free_placeholders"  # of TVM's products, for its own weight layouts
 _CALL_TIR = ir.Op.get("relax.call_tir")
 # TVM computes products with the literal 0.0 and its quotients as 0, even of NaN, and refuses
 # quotients by it.
@@ -166,9 +170,24 @@ def _read(mod: tvm.IRModule, params: Mapping[relax.Var, relax.Expr]) -> Expansio
             break
         bindings.pop()
         result = value
-    funcs = {g: f for g, f in mod.functions.items() if g.name_hint != "main"}
+    funcs = {g: _unhinted(f) for g, f in mod.functions.items() if g.name_hint != "main"}
     standing = dict(zip(main.params, params.values(), strict=False))  # sizes stand for nothing
     return Expansion(standing, tuple(bindings), funcs)
+
+
+def _unhinted(func: ir.BaseFunc) -> ir.BaseFunc:
+    """Remove hints that name buffers inside: fused and inlined, these are declared nowhere."""
+
+    def block(node: s_tir.SBlock) -> s_tir.SBlock:
+        if _LAYOUT_HINT not in node.annotations:
+            return node
+        kept = {key: node.annotations[key] for key in node.annotations if key != _LAYOUT_HINT}
+        return with_fields(node, annotations=kept)
+
+    if not isinstance(func, tirx.PrimFunc):
+        return func
+    body = structural_map(func.body, (s_tir.SBlock, block))
+    return func if body.same_as(func.body) else func.with_body(body)
 
 
 def _substitute(expr: relax.Expr, exchanged: Mapping[int, relax.Expr]) -> relax.Expr:

@@ -34,7 +34,7 @@ from .operators import EXTREMA, LEGALIZATIONS, from_infinity
 from .operators.rank_sort import SORTS
 from .operators.rank_sort import has_kernel as has_ranks
 from .operators.scan import NAME as CUMSUM
-from .operators.scan import has_kernel
+from .operators.scan import has_kernel, runs_across, summed_along_rows
 from .operators.sorting import sorted_by_keys, takes_keys
 
 # How these are expressed depends on the target; TVM does it in passes of their own.
@@ -174,6 +174,8 @@ class _Recorded:
     def __call__(self, builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         if takes_keys(call):
             return sorted_by_keys(builder, call)
+        if runs_across(call):
+            return summed_along_rows(builder, call)
         in_half = accumulates_in_half(call)
         inner, params = widen(call, builder) if in_half else stand_in(call, builder)
         key = _key(call, inner)

@@ -170,8 +170,6 @@ def wide_dtype(name: str, inputs: Iterable[Any]) -> str:
     ----------
     name
         In ONNX or in PyTorch.
-    inputs
-        Its operands.
     """
     is_wider = name in _OF_POWERS and any(dtype_of(v) == "bfloat16" for v in inputs)
     return "float64" if is_wider else WIDE

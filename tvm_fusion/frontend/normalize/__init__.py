@@ -1,6 +1,7 @@
 """Simplify what importers leave expensive or unsupported: Relax passes over ``engine``.
 
-* ``constants/``, ``extents/``, ``expand/``: constants; shapes; operators as simpler ones.
+* ``constants/``, ``extents/``: constants; shapes.
+* ``expand``, ``attention``: operators as simpler ones.
 * ``booleans``, ``clip``, ``fold_batch_norm``, ``scatter_rows``, ``rewritten``, ``unit_batches``:
   operators written otherwise.
 * ``functions``: calls with side effects, nested functions.
@@ -11,6 +12,7 @@ from tvm import relax
 
 from ...core.names.inherit import inheriting
 from ...core.untouched import on_rewritable
+from .attention import ExpandAttention
 from .booleans import BooleanArithmetic, CompareBooleans
 from .clip import ClipIntegers, RecoverClip
 from .constants.fold import FoldConstants
@@ -35,6 +37,7 @@ __all__ = [
     "ClipPoolWindow",
     "CompareBooleans",
     "ConcatEmpty",
+    "ExpandAttention",
     "ExpandBatchNorm",
     "ExpandMedian",
     "ExpandNonzero",
@@ -88,6 +91,8 @@ def NormalizeImport() -> tvm.transform.Pass:
             # Before FoldConstants: numpy has no maximum of an empty array.
             FoldZeroExtents(),
             RemoveIdentities(),
+            # Before FoldConstants, for the positions of causal masks.
+            ExpandAttention(),
             # Before RecoverClip, FoldBatchNorm and UnitBatches, which want constants where
             # expressions of constants stand.
             FoldConstants(),

@@ -305,8 +305,6 @@ class Node:
         ----------
         wanted : tvm.relax.Expr
             The extents, int64.
-        fits : tvm.relax.Expr
-            Conditions.
         known : sequence of int or Expr or None
             What is known of each.
         """
@@ -324,8 +322,6 @@ class Node:
 
         Parameters
         ----------
-        extents : tvm.relax.Expr
-            Computed ones.
         others : sequence of int or Expr
             Further extents of the same tensor.
         """

@@ -17,8 +17,6 @@ def rounded_rows(emit: Emit, x: relax.Var, size: int) -> tuple[relax.Var, relax.
 
     Parameters
     ----------
-    emit
-        Binds an expression.
     x
         Of a floating type; its last extent is a multiple of ``size``.
     size

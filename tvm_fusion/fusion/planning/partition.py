@@ -80,7 +80,9 @@ class Partition:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.block_of: dict[Operator, Block] = {op: Block((op,), op.type) for op in graph.operators}
-        self._spanning: Counter[int] = Counter()  # blocks that start there or before, and go on
+        # Blocks that feed an operator there or before, and have a member behind.
+        self._spanning: Counter[int] = Counter()
+        self._leads: dict[Block, float] = {}
 
     @property
     def blocks(self) -> list[Block]:
@@ -91,10 +93,26 @@ class Partition:
         """Let a block take the place of all that its members were in, none of them in part."""
         for old in dict.fromkeys(self.block_of.get(op) for op in block.members):
             if old is not None:
-                self._spanning.subtract(range(old.first, old.last))
-        self._spanning.update(range(block.first, block.last))
+                self._spanning.subtract(self._span(old))
         for op in block.members:
             self.block_of[op] = block
+        self._leads.pop(block, None)
+        self._spanning.update(self._span(block))
+
+    def _span(self, block: Block) -> range:
+        return range(int(min(self._leads_to(block), block.last)), block.last)
+
+    def _leads_to(self, block: Block) -> float:
+        """Position of the first operator that a block feeds, kept from when it was made.
+
+        The mask of an attention stands far before it, which does not let anything behind it lead
+        back: no other block reads it.
+        """
+        if block not in self._leads:
+            dependents, own = self.graph.dependents, set(block.members)
+            readers = [s.index for op in block.members for s in dependents[op] if s not in own]
+            self._leads[block] = min(readers, default=float("inf"))
+        return self._leads[block]
 
     def drop(self, operators: Iterable[Operator]) -> None:
         """Forget operators that are gone, before what is left of their block takes its place."""
@@ -124,11 +142,11 @@ class Partition:
         ordered = sorted(inside, key=lambda block: block.first)  # the same one in every run
         frontier = [s for b in ordered for s in self.successors(b) if s not in inside]
         seen = set(frontier)
-        while self._spanning[horizon]:  # what starts behind a point that no block spans cannot lead
+        while self._spanning[horizon]:  # what leads behind a point that no block spans never leads
             horizon += 1  # back across it
         while frontier:
             block = frontier.pop()
-            if block.first > horizon:
+            if self._leads_to(block) > horizon:
                 continue
             for successor in self.successors(block):
                 if successor in inside:

@@ -25,13 +25,7 @@ LEAST_GROWTH = 8  # elements of a mask to those that it is made of
 
 
 class PositionMasks:
-    """One copy of what makes a mask for each reader.
-
-    Parameters
-    ----------
-    graph
-        Gets the copies.
-    """
+    """One copy of what makes a mask for each reader."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -71,6 +65,8 @@ class PositionMasks:
                 for op in reversed(ops):
                     self._graph.remove(op)
                 partition.drop(ops)
+            for op in left[0][2] if left else ():  # it has more readers now
+                partition.replace(block_of[op])
 
 
 def _shared_masks(graph: Graph) -> Iterator[tuple[Value, tuple[Operator, ...]]]:

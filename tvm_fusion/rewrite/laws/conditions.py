@@ -121,11 +121,6 @@ def may_cancel(match: Match, names: str) -> Refusal | None:
 
     Of rows with a mean of 1,000 deviations, ``(x - m) * (x - m)`` has six digits in float32, and
     ``x * x - 2 * m * x + m * m`` none.
-
-    Parameters
-    ----------
-    names
-        Of both terms.
     """
     graph = match.graph
     terms = [match.number(name) for name in names]

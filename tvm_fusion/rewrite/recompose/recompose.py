@@ -98,8 +98,6 @@ def recompose(
         Of the function in the module.
     view
         Of the function: what one pattern has found out serves the next.
-    readers
-        Of the module.
 
     Returns
     -------

@@ -124,6 +124,10 @@ class CpuConvolution(Template):
         tiles = tile_conv(problem, device)
         if tiles is None:
             problem = packed(with_words(problem, device), lanes)
+        if problem.image.parts and (tiles is not None or not _takes_parts(problem)):
+            return Refusal(
+                "joined_image", "Channels of a concatenation are read by float32 tiles alone."
+            )
         is_pixels = tiles is not None and _is_laid_out(group)
         if not (is_pixels or _is_convolution(problem, lanes)):
             return Refusal(
@@ -250,8 +254,14 @@ def _is_convolution(problem: ConvProblem, lanes: int) -> bool:
     divisors = {constant(d.b) for i in indices for d in find(i, tirx.FloorDiv)}
     extent = constant(problem.k.extent)
     is_padded = extent != problem.channels and extent in (lanes, BLOCK)
-    is_other = problem.groups is not None or problem.pool is not None
+    is_other = problem.groups is not None or problem.pool is not None or bool(problem.image.parts)
     return is_other or bool(problem.window) or is_padded or bool(divisors & {lanes, BLOCK})
+
+
+def _takes_parts(problem: ConvProblem) -> bool:
+    """Whether tasks copy the parts of a concatenation, each a number of blocks of channels."""
+    is_plain = problem.c is not None and problem.words is None and problem.groups is None
+    return is_plain and all(end % problem.block == 0 for end, _ in problem.image.parts)
 
 
 def _is_laid_out(group: Group) -> bool:
@@ -314,7 +324,7 @@ def _waste(problem: ConvProblem, config: AnyConfig) -> float:
 
 def _recomputed(problem: ConvProblem, config: AnyConfig) -> int:
     """Count the arithmetic of the image that a copy saves: it is done once for each chunk of k."""
-    stage, each = problem.contraction.stage, operations(problem.image.value)
+    stage, each = problem.contraction.stage, sum(map(operations, problem.image.values))
     if not isinstance(config, ConvConfig) or not each:
         return 0
     return max(0, each * points(stage) * terms(stage) - _copied(problem, config))
@@ -328,9 +338,11 @@ def _copied(problem: ConvProblem, config: ConvConfig, each: int = 0) -> int:
     each
         Operations of loading an element.
     """
-    value = problem.image.value
     chunks = math.ceil(at(problem.k.extent) / (config.lanes * config.vectors * config.chunk))
-    each += operations(value) * (1 if makes_vectors(vector_math(value)) else config.lanes)
+    each += sum(
+        operations(value) * (1 if makes_vectors(vector_math(value)) else config.lanes)
+        for value in problem.image.values
+    )
     return each * math.prod(at(a.extent) for a in problem.image.axes) * chunks
 
 

@@ -16,7 +16,7 @@ from ...device import Device, device_of
 from ...ecg.graph import Graph, Operator
 from ...ecg.mapping_types.table import MappingType
 from ...ecg.work import at
-from ...program.contractions import is_contraction
+from ...program.contractions import is_contraction, operands_of
 from ...program.group import Group
 from ...program.program import Program
 from ...program.stage import Stage, Unstructured
@@ -266,10 +266,13 @@ def _large_contraction(program: Program, on_cpu: bool) -> Refusal | None:
     if not contractions:
         return None
     name = max(contractions, key=_operations).title
-    if len(program.stages) == sum(s.is_map for s in program.stages) + 1:
+    is_only = len(program.stages) == sum(s.is_map for s in program.stages) + 1
+    if is_only and not _gates_rows(program, contractions[0]):
         return Refusal("not_mine", f"{name} is a contraction and the only reduction.")
     # A vector that rows are weighed by is read as a norm's gain is: of one number a row.
-    contractions = [s for s in contractions if len(s.axes) > program.row_rank]
+    contractions = [
+        s for s in contractions if len(s.axes) > program.row_rank or not _is_of_vector(s)
+    ]
     if not contractions:
         return None
     name = max(contractions, key=_operations).title
@@ -281,6 +284,18 @@ def _large_contraction(program: Program, on_cpu: bool) -> Refusal | None:
             f"{FEW_ROWS} rows: {name} has {operations:,} operations, and the rows are {rows}.",
         )
     return None
+
+
+def _is_of_vector(contraction: Stage) -> bool:
+    """Whether one operand of a contraction is the same for all of its results."""
+    axes = {a.var for a in contraction.axes if at(a.extent) > 1}
+    return any(not variables(x) & axes for x in operands_of(contraction) or ())
+
+
+def _gates_rows(program: Program, contraction: Stage) -> bool:
+    """Whether rows are read once more behind their product with a vector, as gates of pixels do."""
+    is_vector = len(contraction.axes) <= program.row_rank and _is_of_vector(contraction)
+    return is_vector and any(len(stage.axes) > program.row_rank for stage in program.stages)
 
 
 def _strided_contraction(program: Program) -> Refusal | None:

@@ -76,7 +76,11 @@ def test_functions_of_extents_are_the_hosts():
     heap = tvm_ffi.from_dlpack(np.zeros(4, "int64"))
 
     def run():
-        for name, args in (("compute_symbolic_expr", (2, 3)), ("shape_func1", (heap,))):
+        for name, args in (
+            ("compute_symbolic_expr", (2, 3)),
+            ("shape_func1", (heap,)),
+            ("address", (heap,)),
+        ):
             for is_before in (True, False):
                 instrument(function, name, is_before, None, *args)
 

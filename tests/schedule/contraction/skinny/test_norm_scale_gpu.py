@@ -62,8 +62,8 @@ def given(rows, terms, columns, dtype="float32"):
     ]
 
 
-def given_along(rows, terms, columns, dtype="float32"):
-    return [*given(rows, terms, columns, dtype)[:2], tensor("w", columns, terms, dtype=dtype)]
+def given_along(rows, terms, columns):
+    return [*given(rows, terms, columns)[:2], tensor("w", columns, terms)]
 
 
 def rotary(rows, terms, columns):

@@ -30,8 +30,6 @@ def flat_inputs(
     call
         ``arguments``: pairs of parameter and tree in order; ``keywords``: the same of parameters
         that are passed by keyword.
-    positional
-        Arguments in order.
     named : mapping of str to object
         Arguments by parameter, and inputs by their own names.
 

@@ -33,11 +33,6 @@ class Unusable(Exception):
 class Recorder:
     """Records of all kernels that run on the device.
 
-    Parameters
-    ----------
-    kind : {"cuda", "rocm"}
-        Of the device.
-
     Raises
     ------
     Unusable
@@ -77,7 +72,7 @@ class Recorder:
         finally:
             self._call("activity_disable", kind)
         found = [(str(one.name), int(one.start), int(one.end)) for one in self._kernels]
-        return Run(tuple(_calls(found, names, began)), (ended - began) / 1e3, _gaps(found) / 1e3)
+        return Run(tuple(_calls(found, names, began)), (ended - began) / 1e3)
 
     def _call(self, name: str, *args: Any) -> Any:
         try:
@@ -115,15 +110,6 @@ def _calls(
         own = spans[name][called[name] * each : (called[name] + 1) * each]
         called[name] += 1
         yield Call(name, (own[0][0] - began) / 1e3, sum(us for _, us in own) / 1e3)
-
-
-def _gaps(kernels: Sequence[tuple[str, int, int]]) -> int:
-    """Add up when no kernel ran between the first one's start and the last one's end."""
-    idle, end = 0, None
-    for _, start, stop in sorted(kernels, key=lambda kernel: kernel[1]):
-        idle += 0 if end is None else max(0, start - end)
-        end = stop if end is None else max(end, stop)
-    return idle
 
 
 class Bench:

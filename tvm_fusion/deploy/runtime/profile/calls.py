@@ -23,7 +23,9 @@ from .ranges import Ranges
 
 # How names of the virtual machine's own functions begin, and of those that launch HIP graphs.
 _OWN = ("vm.builtin.", "tvm_fusion.hip_graph.")
-_SHAPES = re.compile(r"shape_func\d*(@.*)?")  # TVM's functions that compute extents on the host
+# TVM's functions that compute extents on the host, and the one that reads a tensor's address for
+# the key of a CUDA graph (``deploy/cuda_graph/static_inputs.py``).
+_ON_HOST = re.compile(r"(shape_func|address)\d*(@.*)?")
 _RUN_GRAPH = ("vm.builtin.cuda_graph.run_or_capture", "tvm_fusion.hip_graph.run_or_capture")
 _override = threading.Lock()
 
@@ -44,9 +46,6 @@ class Run:
 
     calls: tuple[Call, ...]  # of kernels, in order
     us: float  # of the whole run by the host's clock, timing included
-    # Between the start of its first kernel and the end of its last, when none ran; ``None`` where
-    # timing itself makes gaps.
-    gaps_us: float | None = None
 
 
 class Instrument:
@@ -96,8 +95,6 @@ class Instrument:
         ----------
         run : callable
             Calls the function and waits for its end.
-        names
-            Of its kernels.
         """
         self._marks = []
         self._ranges.start()
@@ -119,7 +116,7 @@ class Instrument:
 
 
 def _is_hosts(name: str) -> bool:
-    return name.startswith(_OWN) or bool(_SHAPES.fullmatch(name))
+    return name.startswith(_OWN) or bool(_ON_HOST.fullmatch(name))
 
 
 def _leaves(marks: list[tuple[str, bool, int]]) -> list[tuple[str, int]]:

@@ -60,11 +60,6 @@ class GpuEvents:
 
     An event's time is when the GPU reaches it. A GPU that waits for the next launch would wait
     between two events; so it first gets work that lasts until all kernels are in its queue.
-
-    Parameters
-    ----------
-    kind : {"cuda", "rocm"}
-        Of the device.
     """
 
     marks_all = False

@@ -84,8 +84,9 @@ class Profile:
     rates: Rates  # of the machine
     rows: tuple[KernelTime, ...]  # in the order of the calls
     notes: tuple[str, ...] = ()  # what a reader should know
-    # Of ``host_us``, between the first kernel's start and the last one's end; ``None`` where timing
-    # itself makes gaps.
+    # Of ``host_us``, when no kernel runs in a row of calls that do not wait for each other: between
+    # kernels, or where the host is slower. ``None`` on a CPU, and where kernels are timed between
+    # events, which makes them slower.
     gaps_us: float | None = None
     # A call among many that do not wait for each other, so that a GPU's work hides the host's;
     # ``None`` on a CPU.

@@ -69,8 +69,6 @@ def use_library(name: str, device: tvm_ffi.Device) -> None:
     ----------
     name
         What the library's functions are registered by: ``runtime.disco.NAME.allreduce``.
-    device
-        The worker's.
     """
     assert len(name) <= _LONGEST_NAME
     worker = this_worker()
@@ -112,8 +110,6 @@ def process_session(size: int, create: str, entry: str) -> Any:
         Workers, this process's thread included.
     create
         The packed function that starts the others.
-    entry
-        Passed to it.
     """
     return tvm_ffi.get_global_func("runtime.disco.SessionProcess")(size, 1, create, entry)
 

@@ -38,10 +38,6 @@ class Workers:
 
     Parameters
     ----------
-    folder
-        The artifact's.
-    found
-        Its manifest.
     load : callable
         Loads a worker's part.
     """

@@ -44,8 +44,6 @@ class PeerMemory:
 
     Parameters
     ----------
-    peers
-        All workers.
     device
         The worker's GPU, which is the present one of this thread.
 

@@ -59,8 +59,6 @@ class Peers:
 
     Parameters
     ----------
-    rank
-        This worker's number.
     sockets
         By rank of each other worker.
     memory

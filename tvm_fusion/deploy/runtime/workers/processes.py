@@ -25,8 +25,6 @@ class Processes:
 
     Parameters
     ----------
-    key
-        Of the session.
     sockets
         By rank, each worker's sockets; those of the processes are closed here once they run.
     memory

@@ -45,8 +45,6 @@ class Service:
     ----------
     key
         Of the session; this process may have worker 0 of several.
-    peers
-        All workers.
     load
         Loads the worker's part of an artifact by its folder, rank and the manifest's SHA-256.
     answer

@@ -109,7 +109,7 @@ _MOST_COLUMNS = 64  # of slices that are sorted, one column after the other
 def unique(call: Call) -> Any:
     """List the different values, or slices along an axis, in their order."""
     call.raw("sorted")
-    rows, back = _rows(call, call["dim"] if "dim" in call else None)
+    rows, back = _rows(call, call.get("dim"))
     size, columns = rows.ty.shape
     if columns > _MOST_COLUMNS:
         raise Unsupported(
@@ -158,7 +158,7 @@ def _rows(call: Call, dim: int | None) -> tuple[Any, tuple[str, list[int] | None
 def _runs(call: Call, rows: Any, back: tuple[str, list[int] | None]) -> tuple[Any, Any, Any]:
     """Return the values, numbers and lengths of runs of equal rows."""
     dtype, axes = back
-    size, columns = (int(extent) for extent in rows.ty.shape)
+    size = int(rows.ty.shape[0])
     mask = call.emit(op.ones([1], "bool"))
     if size > 1:
         later = call.emit(op.strided_slice(rows, [0], [1], [size]))

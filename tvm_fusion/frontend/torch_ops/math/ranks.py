@@ -24,8 +24,6 @@ class Lines:
 
     Parameters
     ----------
-    shape : list of int or tirx.PrimExpr
-        The tensor's.
     axis
         From either end.
     """

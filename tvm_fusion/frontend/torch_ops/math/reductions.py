@@ -302,14 +302,16 @@ def _picked(call: Call, x: Any, place: Any, axis: int, keeps: bool) -> Any:
 
 @register("bucketize.Tensor")
 def bucketize(call: Call) -> Any:
-    """Count the boundaries below each value."""
+    """Count the boundaries that are not above each value: all of them for NaN."""
     first, second = "self", "boundaries"
     bounds, right = call.meta(second), call["right"]
     call.raw("out_int32")
     dtype = str(torch.result_type(call.meta(first), bounds)).removeprefix("torch.")
     x = call.emit(op.expand_dims(call.tensor(first, dtype), -1))
-    passes = (op.less_equal if right else op.less)(call.tensor(second, dtype), x)
-    count = op.sum(op.astype(passes, "int32"), [-1])
+    is_above = (op.greater if right else op.greater_equal)(call.tensor(second, dtype), x)
+    # One less a flag: TVM makes ``<`` of a negated ``>=``.
+    others = op.subtract(relax.const(1, "int32"), op.astype(call.emit(is_above), "int32"))
+    count = op.sum(call.emit(others), [-1])
     return call.cast(call.emit(count), call.dtype)
 
 

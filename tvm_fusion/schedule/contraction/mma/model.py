@@ -100,11 +100,6 @@ def rates_of(problem: GemmProblem, device: Device) -> Rates:
     Of these nothing was measured: in units of the time of as many products as ``Rates.mma``,
     memory has what the data sheet says next to the peak of half types, and another kernel of the
     product takes as long to launch as the planner assumes.
-
-    Parameters
-    ----------
-    problem
-        The product.
     """
     results, rates = problem.contraction.results, RATES
     peak, memory = device.peak_flops.get("float16"), device.memory_bandwidth

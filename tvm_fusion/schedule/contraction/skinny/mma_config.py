@@ -33,11 +33,12 @@ from .thread_tile import ThreadTile, thread_tile
 # Fewer blocks leave multiprocessors of large devices idle: narrower tiles are chosen then. Where B
 # is contiguous along N, narrower tiles read smaller parts of cache lines, too.
 LEAST_BLOCKS, LEAST_BLOCKS_K_CONTIGUOUS = 128, 256
+LEAST_BLOCKS_QUANTIZED = 512  # or the widest tiles, whose few blocks have more warps each
 # As measured on an H200, of a multiprocessor: warps, each with many loads in registers, and blocks,
 # in one wave. Dequantized weights need registers of their own.
 WARPS, LEAST_WARPS = 16, 4
 MAX_BLOCKS_PER_SM, MAX_BLOCKS_PER_SM_QUANTIZED = 7, 4
-STAGES, STAGES_OF_A_ROW = 2, 4  # of the register pipeline, which holds no A of a shared row
+STAGES = 2  # of the register pipeline
 ROW_BYTES = 32 * 1024  # of A in shared memory; a thread's tiles of more would not fit its registers
 VECTORS, VECTORS_K_CONTIGUOUS = 8, 2  # in flight of a thread; of a tile of a half type along K
 # Rows from which on tensor cores are faster on an H200, by how B is contiguous.
@@ -182,7 +183,8 @@ def _mma_config(config: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
             config.b, config.n_axes, config.k_axes, axes, m, config.parts, "cuda", accept
         )
 
-    tile = tile_with(LEAST_BLOCKS, LEAST_BLOCKS_K_CONTIGUOUS) or tile_with(1, 1)
+    along_k = LEAST_BLOCKS_QUANTIZED if is_quantized else LEAST_BLOCKS_K_CONTIGUOUS
+    tile = tile_with(LEAST_BLOCKS, along_k) or tile_with(1, 1)
     if tile is None:
         return None
     most = MAX_BLOCKS_PER_SM_QUANTIZED if is_quantized else MAX_BLOCKS_PER_SM
@@ -191,9 +193,7 @@ def _mma_config(config: GemvConfig, device: Device) -> SkinnyMmaConfig | None:
     wanted = max(WARPS // per_sm, LEAST_WARPS)
     warps = next(n for n in range(min(wanted, steps), 0, -1) if steps % n == 0)
     # Where B is contiguous along N, a step has fewer k: warps come to the next one sooner.
-    is_row_shared = config.m == 1 and k * DataType(half).itemsize <= ROW_BYTES
-    depth = STAGES_OF_A_ROW if is_row_shared else STAGES
-    stages = depth if tile.is_k_contiguous else 1
+    stages = STAGES if tile.is_k_contiguous else 1
     stages = min(stages, steps // warps, max(1, VECTORS // (tile.vectors * config.parts)))
     given = {f.name: getattr(config, f.name) for f in fields(GemvConfig)}
     given |= {

@@ -44,10 +44,11 @@ class CopiedImage(ImageReader):
         super().__init__(problem)
         self._band, self._word = band, word
         self._value = vector_math(self.image.value)
-        is_vector = makes_vectors(self._value)
+        is_vector = all(makes_vectors(vector_math(value)) for value in self.image.values)
         self._kind = tirx.ForKind.VECTORIZED if is_vector else tirx.ForKind.SERIAL
         # Of an image in blocks of channels, longer vectors would gather their elements.
-        blocks = {constant(d.b) or 1 for d in find(self._value, tirx.FloorMod)}
+        divisions = [d for v in self.image.values for d in find(v, tirx.FloorMod)]
+        blocks = {constant(d.b) or 1 for d in divisions}
         self._widest = min(blocks | {WIDEST})
         axes = [a.var for a in self.image.axes]
         self._moved = dict(zip(axes, self.image.place, strict=True))
@@ -127,11 +128,17 @@ class CopiedImage(ImageReader):
 
             return loop("block", count, of_band)
 
-        def one_block(n: ir.Expr) -> tirx.Stmt:
-            ranges.bind(n, whole)
-            return lines(n, problem.block, [])
+        stmts, done = [], 0
+        for end, value in self.image.parts or ((whole * problem.block, self._value),):
+            size, self._value = end // problem.block - done, vector_math(value)
 
-        stmts = [loop("block", whole, one_block)] if whole else []
+            def one_block(n: ir.Expr, done: int = done, size: int = size) -> tirx.Stmt:
+                ranges.bind(n, size)
+                return lines(done + n if done else n, problem.block, [])
+
+            if size:
+                stmts.append(loop("block", size, one_block))
+            done += size
         if rest:
             stmts.append(lines(index(whole), rest, []))
         return sequence(stmts)

@@ -110,8 +110,6 @@ class RowStores:
         Elements of a vector.
     shape
         Rows and columns of pixels of a row of tiles, and its channels.
-    first
-        Its first column.
     """
 
     def __init__(

@@ -1,11 +1,13 @@
 """The image of a convolution: its elements over coordinates of its own, and its zero padding."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import tvm_ffi
 from tvm import ir, tirx
 
 from ....core.tir.expressions import call_name
-from ....core.tir.loops import constant
+from ....core.tir.loops import constant, find, index
 from ....program.stage import Axis, Stage
 from ...contraction.problem.functions.padding import merge_sums
 from ...index.address import conditional_loads
@@ -23,11 +25,20 @@ class Image:
     # The axes that move over the image, by coordinate: stride of the pixels, dilation of the
     # window.
     sums: dict[ir.Var, dict[ir.Var, int]]
+    # Of a concatenation of channels: where each part of them ends, and an element of it; ``value``
+    # is that of the first.
+    parts: tuple[tuple[int, ir.Expr], ...] = ()
 
     @property
     def is_load(self) -> bool:
         """Whether elements are in memory as they are, without padding and arithmetic."""
-        return isinstance(self.value, ir.TensorLoad) and not self.inside
+        is_one = not self.inside and not self.parts
+        return isinstance(self.value, ir.TensorLoad) and is_one
+
+    @property
+    def values(self) -> list[ir.Expr]:
+        """List what an element is, in each part of a concatenation."""
+        return [value for _, value in self.parts] or [self.value]
 
     @property
     def has_zeros(self) -> bool:
@@ -42,17 +53,68 @@ def image_of(stage: Stage, operand: ir.Expr) -> Image | None:
         return None
     value, inside = choice_outermost(merged.value), {}
     outside: ir.Expr = tirx.const(0, str(value.ty.dtype))
-    if isinstance(value, ir.Call) and call_name(value) == "if_then_else":
+    if _is_padded(value):
         condition, value, outside = value.args
-        if not isinstance(outside, tirx.FloatImm | tirx.IntImm):
-            return None
         found = _intervals(condition, {a.var: a.extent for a in merged.axes})
         if found is None:
             return None
         inside = found
+    parts = _parts_of(value, [a for a in merged.axes if a.var not in merged.sums])
+    if parts:
+        value = parts[0][1]
     if conditional_loads(value):
         return None
-    return Image(value, merged.axes, merged.place, inside, outside, merged.sums)
+    return Image(value, merged.axes, merged.place, inside, outside, merged.sums, parts)
+
+
+def _is_padded(value: ir.Expr) -> bool:
+    """Whether an element is a constant outside of some borders."""
+    is_choice = isinstance(value, ir.Call) and call_name(value) == "if_then_else"
+    return is_choice and isinstance(value.args[2], tirx.FloatImm | tirx.IntImm)
+
+
+def _parts_of(value: ir.Expr, axes: Sequence[Axis]) -> tuple[tuple[int, ir.Expr], ...]:
+    """Read a choice by places along one axis as its parts; empty where it is none."""
+    for axis in axes:
+        size = constant(axis.extent)
+        found = None if size is None else _cut(value, axis.var, 0, size)
+        if found is not None and len(found) > 1:
+            return tuple(found)
+    return ()
+
+
+def _cut(value: ir.Expr, axis: ir.Var, low: int, high: int) -> list[tuple[int, ir.Expr]] | None:
+    """List ends and values of the parts of an axis from ``low`` to ``high``.
+
+    Choices may be inside of what is computed of the elements, as in a norm of a concatenation.
+    """
+
+    def places(choice: ir.Expr) -> tuple[int, int] | None:
+        """Find the places along the axis at which a choice takes its first branch."""
+        if not isinstance(choice, ir.Call) or call_name(choice) != "if_then_else":
+            return None
+        bounds = _intervals(choice.args[0], {axis: index(high)})
+        return None if bounds is None or set(bounds) != {axis} else bounds[axis]
+
+    def between(first: int, last: int) -> list[tuple[int, ir.Expr]] | None:
+        def decide(choice: ir.Expr) -> ir.Expr:
+            found = places(choice)
+            if found is None:
+                return choice
+            if found[0] <= first and last <= found[1]:
+                return choice.args[1]
+            return choice.args[2] if last <= found[0] or found[1] <= first else choice
+
+        decided = tvm_ffi.structural_map(value, (ir.Call, decide), order="post")
+        return _cut(decided, axis, first, last)
+
+    if not conditional_loads(value):
+        return [(high, value)]
+    ends = [end for x in find(value, ir.Call) for end in places(x) or () if low < end < high]
+    if not ends:
+        return None
+    parts = between(low, ends[0]), between(ends[0], high)
+    return None if parts[0] is None or parts[1] is None else [*parts[0], *parts[1]]
 
 
 def choice_outermost(value: ir.Expr) -> ir.Expr:
@@ -93,12 +155,19 @@ def _intervals(condition: ir.Expr, extents: dict) -> dict[ir.Var, tuple[int, int
     strict = isinstance(condition, tirx.LT | tirx.GT)
     if isinstance(condition, tirx.GE | tirx.GT):
         small, large = large, small
-    for axis, bound, is_lower in ((large, small, True), (small, large, False)):
-        if axis in extents and isinstance(axis, ir.Var) and constant(bound) is not None:
+    for place, bound, is_lower in ((large, small, True), (small, large, False)):
+        axis, each = _block_of(place)
+        if isinstance(axis, ir.Var) and axis in extents and constant(bound) is not None:
             size, limit = constant(extents[axis]), constant(bound) or 0
             if size is None:
                 return None
             if is_lower:
-                return {axis: (limit + strict, size)}
-            return {axis: (0, min(size, limit + (not strict)))}
+                return {axis: ((limit + strict) * each, size)}
+            return {axis: (0, min(size, (limit + (not strict)) * each))}
     return None
+
+
+def _block_of(place: ir.Expr) -> tuple[ir.Expr, int]:
+    """Read the number of a block of places along an axis: the axis, and how many are in one."""
+    each = constant(place.b) if isinstance(place, tirx.FloorDiv) else None
+    return (place, 1) if each is None else (place.a, each)

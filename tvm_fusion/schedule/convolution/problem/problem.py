@@ -123,6 +123,8 @@ def packed(problem: ConvProblem, lanes: int) -> ConvProblem:
     c, sums = problem.c, problem.image.sums.values()
     if c is None or problem.block != 1 or not problem.window or problem.groups or problem.words:
         return problem
+    if problem.image.parts:
+        return problem
     if any(problem.y.var in atoms for atoms in sums) or (constant(c.extent) or 0) < BLOCK:
         return problem
     stride = max((atoms.get(problem.x.var, 1) for atoms in sums), default=1)

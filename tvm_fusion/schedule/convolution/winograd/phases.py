@@ -64,11 +64,18 @@ class WinogradImage:
             body = lambda tile, y, x: self._tile(task, n, lanes, tile, y, x)  # noqa: E731
             return tiles(body)
 
-        def one(n: ir.Expr) -> tirx.Stmt:
-            self._ranges.bind(n, whole)
-            return blocks(n, self._problem.block)
+        stmts, done = [], 0
+        block = self._problem.block
+        for end, value in self._problem.image.parts or ((whole * block, self._value),):
+            size, self._value = end // block - done, vector_math(value)
 
-        stmts = [loop("block", whole, one)] if whole else []
+            def one(n: ir.Expr, done: int = done, size: int = size) -> tirx.Stmt:
+                self._ranges.bind(n, size)
+                return blocks(done + n if done else n, block)
+
+            if size:
+                stmts.append(loop("block", size, one))
+            done += size
         if rest:
             stmts.append(blocks(index(whole), rest))
         return sequence(stmts)
@@ -125,7 +132,7 @@ class WinogradImage:
             ]
         )
         patched = block("patch", patched, [patch])
-        if not isinstance(problem.image.value, ir.TensorLoad):
+        if not isinstance(self._value, ir.TensorLoad):
             return patched
         conditions = [*inside(0, first[0], side), *inside(1, first[1], side)]
         return _if(conditions, self._transform(n, lanes, tile, element), patched)

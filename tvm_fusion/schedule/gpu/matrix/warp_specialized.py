@@ -74,8 +74,6 @@ def persistent_tiles(
 
     Parameters
     ----------
-    number
-        The block.
     body
         From a tile's number among those of the block, and among all, to what is done.
     share

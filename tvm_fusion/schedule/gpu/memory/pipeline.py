@@ -131,8 +131,6 @@ class Ring:
 
     Parameters
     ----------
-    shared
-        Shared memory.
     first
         Where the barriers lie, in bytes: of full stages, then of empty ones.
     arrivals

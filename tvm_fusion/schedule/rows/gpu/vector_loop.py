@@ -294,13 +294,7 @@ __device__ __forceinline__ void {name}(void* row) {{
 
 
 def keep_packed(first: ir.TensorLoad, words: int) -> tirx.Stmt:
-    """Hide the values of 32-bit words of a register buffer from the compiler (an ``asm`` barrier).
-
-    Parameters
-    ----------
-    first
-        The first element.
-    """
+    """Hide 32-bit words of a register buffer from the compiler (an ``asm`` barrier)."""
     name = f"{KEEP_PACKED}_{words}"
     operands = ", ".join(f'"+r"(words[{i}])' for i in range(words))
     source = _SOURCE.format(name=name, operands=operands)

@@ -104,8 +104,6 @@ class ByteRows(BlockRows):
 
     Parameters
     ----------
-    rows
-        Of a task.
     factor
         Times which sums are wanted; 0 where none are.
     """

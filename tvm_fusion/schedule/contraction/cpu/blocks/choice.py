@@ -34,8 +34,6 @@ def block_product(view: GemmView, dtype: str, device: Device) -> BlockProduct | 
     ----------
     view
         Over single terms.
-    dtype
-        Of the sums.
     """
     if len(view.k_axes) != 1 or dtype != "float32":
         return None

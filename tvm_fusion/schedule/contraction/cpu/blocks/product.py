@@ -114,8 +114,6 @@ class BlockRows(DirectA):
     ----------
     view
         The GEMM over single terms.
-    blocks
-        Its blocks.
     height
         Rows of a task.
     """
@@ -251,8 +249,6 @@ class BlockAccumulators(VectorAccumulators):
 
         Parameters
         ----------
-        number
-            Of the block.
         scaled
             Gives them by row, scale and zero points of a vector of columns, and its lanes.
         has_zeros

@@ -68,8 +68,6 @@ class TiledRows:
 
     Parameters
     ----------
-    blocks
-        Its tiles.
     rows
         Of a task: whole tiles.
     """

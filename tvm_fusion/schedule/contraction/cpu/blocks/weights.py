@@ -50,8 +50,6 @@ class BlockWeights(OperandB):
     ----------
     view
         The GEMM over single terms.
-    weights
-        Its B.
     size
         Terms of a block here, a divisor of those that share factors.
     width

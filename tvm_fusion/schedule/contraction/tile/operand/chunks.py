@@ -48,8 +48,6 @@ class OperandChunks:
 
     Parameters
     ----------
-    problem
-        The product.
     is_a
         Whether the operand is A.
 

@@ -24,8 +24,6 @@ class PoolRegisters:
     ----------
     config
         The product, whose rows are pooled.
-    pool
-        How.
     width
         Columns of a vector.
 
