@@ -63,6 +63,7 @@ PLAIN, SECOND = 200, 64
 # Of one transposed in registers. On one Zen 5 core, 64 channels of 32 x 32 pixels took 14 us
 # more so than in blocks, and as much in both: 0.2 ns each; 0.1 to 0.3 in five other shapes.
 TRANSPOSED = 16
+GATHERED = 16  # of an element that tile registers multiply, of a plain image
 NEAR_BYTES = 1 << 15  # of results whose elements are stored in a level-1 cache
 
 
@@ -163,7 +164,8 @@ class CpuConvolution(Template):
         if tiles is not None and isinstance(
             config, ConvConfig
         ):  # the arithmetic of the image is not done by tiles
-            computed = SPEEDUP * _copied(problem, config)
+            gathered = GATHERED if tiles.gathers else 0
+            computed = SPEEDUP * _copied(problem, config, gathered)
         stores = _stores(problem, config) / TIME
         products += stores if tiles is None else stores * SPEEDUP
         return Claim(
@@ -334,10 +336,16 @@ def _recomputed(problem: ConvProblem, config: AnyConfig) -> int:
     return max(0, each * points(stage) * terms(stage) - _copied(problem, config))
 
 
-def _copied(problem: ConvProblem, config: ConvConfig) -> int:
-    """Count the arithmetic of the image where it is copied, once for each chunk of k."""
+def _copied(problem: ConvProblem, config: ConvConfig, each: int = 0) -> int:
+    """Count the arithmetic of the image where it is copied, once for each chunk of k.
+
+    Parameters
+    ----------
+    each
+        Operations of loading an element.
+    """
     chunks = math.ceil(at(problem.k.extent) / (config.lanes * config.vectors * config.chunk))
-    each = sum(
+    each += sum(
         operations(value) * (1 if makes_vectors(vector_math(value)) else config.lanes)
         for value in problem.image.values
     )

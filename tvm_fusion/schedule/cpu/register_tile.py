@@ -58,6 +58,7 @@ def accumulate(
     left: Element,
     right: Element,
     prefetched: Callable[[ir.Expr], ir.Expr | None] = lambda k: None,
+    before: Callable[[ir.Expr], tirx.Stmt | None] = lambda k: None,
 ) -> tirx.Stmt:
     """Add ``left(row, k) * right(k, column)`` for all ``k`` below an extent to a tile of sums.
 
@@ -71,15 +72,19 @@ def accumulate(
         Gives an element of B; adjacent columns are contiguous in memory.
     prefetched
         Gives an element to prefetch in step ``k``, or ``None``.
+    before
+        Gives what is done before the products of step ``k``, or ``None``.
     """
 
     def step(k: ir.Expr) -> tirx.Stmt:
+        first = before(k)
         sum_ = each(
             sums,
             lambda i, lane: tirx.BufferStore(
                 sums, load(sums, [i, lane]) + left(i, k) * right(k, lane), [i, lane]
             ),
         )
+        sum_ = sum_ if first is None else sequence([first, sum_])
         return with_prefetch(prefetched(k), sum_)
 
     return loop("k", extent, step)

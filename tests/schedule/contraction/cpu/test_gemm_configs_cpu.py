@@ -104,6 +104,19 @@ def test_the_default_fits_tile_registers(problem, machine):
     assert not tall or 4 * sizes.kc * sizes.nr <= 1 << 15
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "words"), [(12544, 96, 16), (1024, 1024, 512), (512, 768, 384)]
+)
+def test_threads_are_equally_busy_on_tile_registers(rows, columns, words):
+    """Threads take as many consecutive tasks each; the busiest has few tiles more than a share."""
+    problem = GemmProblem(rows, columns, words, 1, tile_words=16)
+    machine = Machine(VectorUnit(16, 32), cores=16, l2_bytes=1 << 21)
+    sizes = default_tile_blocking(problem, machine)
+    tasks = -(-rows // sizes.block_m) * -(-columns // (sizes.panels * sizes.nr))
+    busiest = -(-tasks // 16) * sizes.block_m * sizes.panels * sizes.nr
+    assert busiest <= 1.1 * rows * columns / 16
+
+
 @settings(max_examples=20)
 @given(tile_problems, machines)
 def test_the_design_space_fits_tile_registers(problem, machine):

@@ -281,3 +281,16 @@ def test_ragged_rows(tiles):
     for given, one in zip(inputs, found, strict=True):
         exact = expected(None, **given)[0]
         assert np.abs(one.astype("float64") - exact).max() <= 2.0**-7 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize(("depth", "copies"), [(1024, True), (768, False)])
+def test_rows_that_share_cache_sets_are_copied(depth, copies):
+    """Rows at a distance of 2 KB are in two of the level-1 cache's sets, of 1.5 KB in eight."""
+    weight = np.ones((depth, 4096), BF16)
+
+    def times(emit, x):
+        return emit(op.matmul(x, relax.const(tvm.runtime.tensor(weight)), out_dtype="float32"))
+
+    members = group([tensor("x", 64, depth)], times, CPU)
+    text = kernel(CpuContraction(), members, CPU)[1].script()
+    assert ("rows = T.sblock_alloc_buffer" in text) == copies

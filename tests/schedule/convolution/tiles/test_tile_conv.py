@@ -6,12 +6,13 @@ import itertools
 import ml_dtypes  # noqa: F401  numpy's bfloat16
 import pytest
 from emulator.tiles import TILES, tiles_of
+from tvm import relax
 
 from tests.schedule.convolution.conv_cases import Conv, check, claimed
 from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.convolution.template import CpuConvolution
-from tvm_fusion.schedule.convolution.tiles.config import TileConvConfig
+from tvm_fusion.schedule.convolution.tiles.config import TileConvConfig, default
 
 pytestmark = pytest.mark.slow_beyond(3)
 
@@ -28,6 +29,8 @@ CASES = {
     "stride, uneven padding": Conv(17, 33, (9, 6), stride=(2, 2), padding=(0, 1, 2, 1)),
     "dilated": Conv(32, 20, (9, 11), dilation=(2, 2), padding=(2, 2, 2, 2)),
     "groups": Conv(64, 64, (7, 9), groups=4),
+    "groups of tiles of channels": Conv(128, 128, (5, 7), stride=(2, 2), groups=2),
+    "pixels in place": Conv(64, 40, (5, 9), (1, 1), padding=NONE, block_in=64),
     "a window of one row": Conv(32, 16, (5, 19), (1, 3), padding=(0, 1, 0, 1)),
     "plain throughout": Conv(40, 24, (7, 13), block_in=0, block_out=0),
 }
@@ -86,6 +89,44 @@ def test_tiles_are_released_once_a_task(case):
     assert text.count("llvm.x86.tilerelease") == 1
     assert text.count("llvm.x86.ldtilecfg") >= 1
     assert "llvm.x86.tdpbf16ps" in text
+
+
+def claimed_with(prologue, **changes):
+    conv = dataclasses.replace(Conv(64, 512, (14, 14), (1, 1), padding=NONE), **changes)
+    body = lambda emit, x: conv.body(emit, x, prologue=prologue)  # noqa: E731
+    return claimed(conv.params(), body, XEON)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "uint8"])
+def test_pixels_of_all_channels_are_read_in_place(dtype):
+    claim = claimed_with(lambda emit, x: x, dtype=dtype, block_in=64)
+    assert claim.details.tiles.in_place
+
+
+def test_lines_have_the_channels_of_a_task_alone():
+    conv = Conv(256, 256, (5, 7), groups=4, dtype="uint8")
+    tiles = claimed(conv.params(), conv.body, XEON).details.tiles
+    assert tiles.single.block == tiles.pixel == 64
+
+
+def test_tasks_copy_computed_images_less_often():
+    """What is computed while lines are copied is done once for each chunk of channels."""
+    device = dataclasses.replace(XEON.device, cores=16)
+
+    def chunks(prologue):
+        tiles = claimed_with(prologue, c=512, dtype="bfloat16").details.tiles
+        config = default(tiles, device)
+        return 512 // (16 * config.vectors * config.chunk)
+
+    op, two = relax.op, relax.const(2, "bfloat16")
+    assert chunks(lambda emit, x: emit(op.tanh(emit(op.multiply(x, two))))) < chunks(
+        lambda emit, x: x
+    )
+
+
+def test_images_whose_channels_are_far_apart_cost_more():
+    blocked, plain = (claimed_with(lambda emit, x: x, dtype="uint8", block_in=n) for n in (16, 0))
+    assert plain.priced_flops > blocked.priced_flops
 
 
 @pytest.mark.parametrize("name", ["cpu:x86-64-v4", "cpu:znver5"])

@@ -104,10 +104,11 @@ class VectorAccumulators(Accumulators):
         dtype: str,
         operands: tuple[OperandA, OperandB],
         dot: DotProduct | None,
+        is_first: bool = False,
     ) -> None:
         super().__init__(view, place, local("acc", [place.height, place.width], dtype))
         self._a, self._b = operands
-        self._accumulate = accumulate if dot is None else dot.accumulate
+        self._dot, self._is_first = dot, is_first
 
     def clear(self, initial: Callable[[ir.Expr], ir.Expr]) -> tirx.Stmt:
         """Set the registers."""
@@ -123,13 +124,18 @@ class VectorAccumulators(Accumulators):
         tiles = place.sizes.mc // place.sizes.mr
 
         def summing(around: list[ir.Expr]) -> tirx.Stmt:
-            return self._accumulate(
+            given = (
                 self.buffer,
                 place.panel.k,
                 lambda i, k: a.at(place.rows, place.offset + i, [*around, k], place.clamp),
                 lambda k, lane: b.at(place.panel, [*around, k], lane),
                 lambda k: b.prefetch(place.panel, self._step(around, k), tiles),
             )
+            if self._dot is not None:
+                return self._dot.accumulate(*given)
+            if not self._is_first:
+                return accumulate(*given)
+            return accumulate(*given, lambda k: b.begin_step(place.panel, [*around, k]))
 
         return self._over_k(summing)
 

@@ -24,7 +24,7 @@ ENOUGH = 0.75  # of the tasks wanted, where more would copy the same panels agai
 FEW_TILES = 4  # of rows, for which copying B costs as much as multiplying
 LEAST_KC = 128  # of a pass, which loads and stores partial sums
 NORMALIZE, READ = 0.8, 0.3  # cycles of an element of these, and of B in a far cache
-COMPUTE = 2  # cycles of a vector of A that tasks compute, or of B that they widen
+COMPUTE, WIDEN = 4, 1  # cycles of a vector of A that tasks compute, and of B that they widen
 COPY = 3  # cost of copying an element of B, relative to reading one of A
 TASKS = 4  # per core, for balance
 GRAIN = 1 << 17  # multiplications that are worth a task: a few microseconds
@@ -55,7 +55,7 @@ def default_blocking(problem: GemmProblem, machine: Machine) -> Blocking:
     elif problem.computes_a and k is not None and not copies:
         extents, lanes = (rows, columns * nr, k, batch), machine.unit.lanes
         made = COMPUTE / lanes
-        costs = made, READ + made * problem.widens_b
+        costs = made, READ + WIDEN / lanes * problem.widens_b
         blocks, chunks = norm_blocking(*extents, machine, (mr, nr), PER_CYCLE * lanes, costs)
         panels = math.ceil(columns / chunks)
     elif k is not None and _by_rows(columns * nr * k, tiles, machine, copies):

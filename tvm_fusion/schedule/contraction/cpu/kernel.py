@@ -136,7 +136,7 @@ def operand_b(config: CpuGemmConfig) -> OperandB:
     if config.b_source == "packed":
         rows = constant(product([a.extent for a in view.m_axes])) or sizes.mc
         if config.dot is None and is_half(view.b) and min(rows, sizes.mc) > sizes.mr:
-            return WidenedB(view, sizes.nr, sizes.kc)
+            return WidenedB(view, sizes.nr, sizes.kc, sizes.panels == 1)
         return PackedB(view, sizes.nr)
     if config.b_source == "direct":
         return DirectB(view, sizes.nr)
@@ -202,8 +202,7 @@ class GemmLoops:
                 def part(n: ir.Expr) -> tirx.Stmt:
                     slot = n * sizes.mc
                     rows = RowBlock(where, start + slot, slot, first_k, k)
-                    panels = loop("panel", count, lambda n: self._panel(rows, panel, n, number))
-                    return _both(self._a.begin_part(rows), panels)
+                    return loop("panel", count, lambda n: self._panel(rows, panel, n, number))
 
                 parts = loop("part", sizes.block_m // sizes.mc, part)
                 return _both(self._b.fill(panel, count), parts)

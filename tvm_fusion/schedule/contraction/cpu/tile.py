@@ -39,6 +39,7 @@ from .dot_products import DotProduct, WordProduct
 from .epilogue import CpuTileEpilogue
 from .operands.a import OperandA, RowBlock
 from .operands.b import OperandB, Panel
+from .operands.halves import WidenedB
 from .operands.tiles import TileRows
 from .tile_product import TileProduct
 
@@ -128,6 +129,8 @@ class GemmTile:
         def tile(number: ir.Expr) -> tirx.Stmt:
             return self.stmt(rows, panel, number * mr, mr, False, pass_, is_late)
 
+        if isinstance(self._b, WidenedB) and not self._b.is_single:
+            return self._converting(rows, panel, count, pass_, self._b)
         tiles = loop("tile", count, tile)
         if not is_late:
             return tiles
@@ -135,6 +138,20 @@ class GemmTile:
         row = self._late_row(rows, panel, last)
         there = tirx.And(count > 0, pass_.equal(self._passes - 1))
         return sequence([tiles, when(there, loop("i", mr, row))])
+
+    def _converting(
+        self, rows: RowBlock, panel: Panel, count: ir.Expr, pass_: ir.Expr, b: WidenedB
+    ) -> tirx.Stmt:
+        """Write the same of a panel that the first tile converts, or its own loop."""
+        mr = self._sizes.mr
+        first = self.stmt(rows, panel, index(0), mr, False, pass_, is_first=True)
+
+        def tile(number: ir.Expr) -> tirx.Stmt:
+            return self.stmt(rows, panel, (number + 1) * mr, mr, False, pass_)
+
+        tiles = sequence([first, loop("tile", simplified(count - 1), tile)])
+        known = constant(count)
+        return tiles if known else tirx.IfThenElse(count > 0, tiles, b.convert(panel))
 
     def stmt(
         self,
@@ -145,6 +162,7 @@ class GemmTile:
         clamp: bool,
         pass_: ir.Expr,
         is_late: bool = False,
+        is_first: bool = False,
     ) -> tirx.Stmt:
         """Write one tile: clear or load partial sums, accumulate, epilogue or store them.
 
@@ -152,9 +170,11 @@ class GemmTile:
         ----------
         is_late
             Whether its epilogue comes later, and that of the tile before it is done beside it.
+        is_first : bool
+            Whether its steps prepare what they read of the panel.
         """
         place = TilePlace(rows, panel, offset, height, self._width(panel), clamp, self._sizes)
-        sums = self._accumulators(place)
+        sums = self._accumulators(place, is_first)
 
         def kept(i: ir.Expr, lane: ir.Expr) -> ir.TensorLoad:
             place = [rows.slot + offset + i, panel.slot * self._sizes.nr + lane]
@@ -179,6 +199,8 @@ class GemmTile:
             begin = self._begin(pass_, begin, sums.load(kept))
             finish = tirx.IfThenElse(pass_ < self._passes - 1, sums.store(kept), finish)
         body = sums.around(sequence([begin, products, finish]))
+        if (prepared := self._a.begin_tile(rows, offset, height)) is not None:
+            body = sequence([when(panel.slot.equal(0), prepared), body])
         return block("tile", body, [*sums.buffers, *self._finish.buffers(sums.buffer)])
 
     def _width(self, panel: Panel) -> int:
@@ -227,14 +249,14 @@ class GemmTile:
         """Begin a tile of several passes."""
         return later if self._tiles is None else tirx.IfThenElse(pass_.equal(0), first, later)
 
-    def _accumulators(self, place: TilePlace) -> Accumulators:
+    def _accumulators(self, place: TilePlace, is_first: bool) -> Accumulators:
         """Choose where the sums of a tile are while they are computed."""
         dtype, operands = self._contraction.dtype, (self._a, self._b)
         if self._blocks is not None:
             return self._blocks.accumulators(self._view, place, self._a, self._b)
         if self._tiles is None:
             dot = self._dot if isinstance(self._dot, DotProduct) else None
-            return VectorAccumulators(self._view, place, dtype, operands, dot)
+            return VectorAccumulators(self._view, place, dtype, operands, dot, is_first)
         assert isinstance(self._a, TileRows)
         operands = self._a, self._b
         return TileAccumulators(

@@ -95,14 +95,14 @@ class ConvSizes:
         sizes = {a.var: constant(a.extent) or 1 for a in problem.window}
         c = 1 if problem.c is None else constant(problem.c.extent) or 1
         pool = problem.pool
-        stride, overlap = _moves(problem, problem.y, sizes)
+        stride, overlap = moves(problem, problem.y, sizes)
         return cls(
             math.prod(constant(a.extent) or SYMBOLIC for a in problem.batch),
             *(y, x, k, c),
             math.prod(sizes.values()),
             stride,
             overlap,
-            _moves(problem, problem.x, sizes),
+            moves(problem, problem.x, sizes),
             not problem.reads_in_place,
             problem.is_packed,
             problem.reads_in_place and problem.block == 1 and c >= BLOCK,
@@ -117,7 +117,7 @@ class ConvSizes:
         return _bands(self.groups, self.k, self.c, width)
 
 
-def _moves(problem: ConvProblem, pixel: Axis, sizes: dict[ir.Var, int]) -> tuple[int, int]:
+def moves(problem: ConvProblem, pixel: Axis, sizes: dict[ir.Var, int]) -> tuple[int, int]:
     """Return how far the image moves from a pixel to the next, and what their windows share."""
     for atoms in problem.image.sums.values():
         if pixel.var in atoms:

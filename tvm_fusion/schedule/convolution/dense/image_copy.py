@@ -13,8 +13,8 @@ from tvm import ir, tirx
 
 from ...._tvm.ir.buffer import declare
 from ....core.tir.expressions import load
-from ....core.tir.loops import constant, index, loop, sequence, substitute
-from ...cpu.register_tile import in_vectors
+from ....core.tir.loops import constant, find, index, loop, sequence, substitute
+from ...cpu.register_tile import WIDEST, in_vectors
 from ...index.index_ranges import Ranges
 from ...math.vector_math import makes_vectors, vector_math
 from ..problem.groups import Band
@@ -46,6 +46,10 @@ class CopiedImage(ImageReader):
         self._value = vector_math(self.image.value)
         is_vector = all(makes_vectors(vector_math(value)) for value in self.image.values)
         self._kind = tirx.ForKind.VECTORIZED if is_vector else tirx.ForKind.SERIAL
+        # Of an image in blocks of channels, longer vectors would gather their elements.
+        divisions = [d for v in self.image.values for d in find(v, tirx.FloorMod)]
+        blocks = {constant(d.b) or 1 for d in divisions}
+        self._widest = min(blocks | {WIDEST})
         axes = [a.var for a in self.image.axes]
         self._moved = dict(zip(axes, self.image.place, strict=True))
         self._extents = {a.var: a.extent for a in self.image.axes}
@@ -187,7 +191,7 @@ class CopiedImage(ImageReader):
                 copied = (
                     loop("lane", lanes, element)
                     if self._kind == tirx.ForKind.SERIAL
-                    else in_vectors(lanes, element)
+                    else in_vectors(lanes, element, self._widest)
                 )
                 return sequence([copied, *(nothing(x, n) for n in range(lanes, beyond))])
 

@@ -14,17 +14,22 @@ from ....device import Device
 from ...contraction.cpu.blocking import Machine
 from ...cpu.tile_block import fits
 from ...index.design_space import default_first
+from ...index.estimate import operations
 from ...instructions.tiles import TILE_ROW_BYTES, TILE_ROWS
-from ..dense.config import L1_BYTES, MAX_PARTS, TASK, ConvConfig
+from ..dense.config import L1_BYTES, MAX_PARTS, TASK, ConvConfig, moves
 from ..dense.prefetch import Prefetch
+from ..problem.groups import Band
 from .problem import GROUPED, TileConv, window_size
 
 LEAST_ROWS = 8  # cycles of a product of few rows
 SUM = 0.35  # cycles of a sum that is stored, and read by the epilogue
 LINE = 0.06  # cycles of an element of a line that is copied
+OPERATION = 0.03  # and of each operation on it, in vectors
+GATHER = 0.5  # and where the channels of a pixel are far apart
 LATENCY = 52  # cycles of a product, which the next one to the same sums waits for
 NEAR, FAR = 8, 24  # cycles of loading a tile from the level-1 and from the level-2 cache
 STREAM = 4.0  # bytes of the weight a cycle, from a far cache
+CLOSE = 1.15  # times the cycles of the busiest core, for which the work of all is compared
 COLUMNS = range(1, 7)  # registers of output channels
 ROWS = 2
 
@@ -44,10 +49,15 @@ class TileConvConfig(ConvConfig):
 
 
 def default(conv: TileConv, device: Device) -> TileConvConfig:
-    """Choose a configuration by the model."""
+    """Choose a configuration by the model: of those near the fastest, the least work of all cores.
+
+    Fewer threads than cores have more of it to do.
+    """
     machine = Machine.of(device)
-    designs = _designs(conv, machine.l2_bytes)
-    return min(designs, key=lambda config: cycles(conv, config, machine.cores))
+    found = {c: cycles(conv, c, machine.cores) for c in _designs(conv, machine.l2_bytes)}
+    most = CLOSE * min(found.values())
+    near = [config for config, busiest in found.items() if busiest <= most]
+    return min(near, key=lambda config: (cycles(conv, config, 1), found[config]))
 
 
 def configs(conv: TileConv, device: Device) -> Iterator[TileConvConfig]:
@@ -103,11 +113,23 @@ def cycles(conv: TileConv, config: TileConvConfig, cores: int) -> float:
     loads = NEAR * len(config.heights) + (FAR if panel > L1_BYTES else NEAR) * config.vectors
     tile: float = products * max(multiply, loads, LATENCY)
     tile += SUM * config.height * config.width * width
-    lines = config.band * config.height + window_size(conv.outer)
-    copied = 0.0 if conv.in_place else LINE * lines * x * conv.pixel
+    copied = 0.0 if conv.in_place else _copied(conv, config)
     streamed = panel * min(config.chunk, tiles) / STREAM
     work = tile * across * config.band * min(config.chunk, tiles)
-    return each * (TASK + copied + streamed + work)
+    # Tasks one after another have the same weight.
+    return each * (TASK + copied + work) + math.ceil(each / bands) * streamed
+
+
+def _copied(conv: TileConv, config: TileConvConfig) -> float:
+    """Estimate the cycles of the lines of a task."""
+    problem, sizes = conv.single, {a.var: constant(a.extent) or 1 for a in conv.single.window}
+    stride, overlap = moves(problem, problem.y, sizes)
+    step, shared = moves(problem, problem.x, sizes)
+    rows = config.band * config.height * stride + overlap
+    columns = (constant(problem.x.extent) or 1) * step + shared
+    band = Band(problem, TILE_ROWS * config.vectors * config.chunk)
+    each = LINE + OPERATION * operations(problem.image.value) + GATHER * conv.gathers
+    return each * rows * columns * band.blocks * problem.block
 
 
 def waste(conv: TileConv) -> float:

@@ -260,9 +260,9 @@ class RegisterTiles(PixelTile):
                 row, column = (i, 0) if height > 1 else (0, i * TILE_ROWS)
                 at = {problem.y.var: pixel[0] + row, problem.x.var: pixel[1] + column}
                 where = {**task, **at, **around, problem.k.var: index(0)}
-                where[conv.c.var] = index(0)
+                where[conv.c.var] = begin
                 element = self._image.at(task, where, ranges)
-                first = last_index(element, begin + k * chunk)
+                first = last_index(element, k * chunk)
                 return TileAddress(load(element.source, first), conv.pixel * conv.itemsize)
 
             def b_tile(j: int, k: ir.Expr) -> TileAddress:

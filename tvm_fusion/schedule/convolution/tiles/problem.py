@@ -32,8 +32,8 @@ class TileConv:
     """A convolution for an instruction of tiles."""
 
     row: Instruction
-    # The convolution over elements as they are multiplied; a block is all channels of a pixel, as
-    # lines hold them.
+    # The convolution over elements as they are multiplied; a block is the channels of a pixel that
+    # lines hold next to each other: all, or those of the groups of a tile of channels.
     single: ConvProblem
     # The columns of the window where a run has all of them; else runs are channels.
     column: Axis | None
@@ -42,6 +42,7 @@ class TileConv:
     steps: int
     pixel: int  # elements from a pixel of A to the next
     in_place: bool  # whether A is loaded from the image itself
+    gathers: bool  # whether channels of a pixel are far apart in the image
 
     @property
     def c(self) -> Axis:
@@ -102,11 +103,14 @@ def tile_conv(problem: ConvProblem, device: Device) -> TileConv | None:
         if not exact:
             return None
         padding = min(exact, key=lambda n: (-(-width * (own + n) // row.k), n))
+        if not padding and Band(replace(single, block=own), GROUPED * row.n).is_aligned:
+            channels = own  # a task copies the channels of its groups alone
         step = _stride(single) * (channels + padding)
     words = width * (own + padding) // group
     steps = -(-words // MOST_WORDS)
     single = replace(single, block=channels + padding)
-    return TileConv(row, single, column, words // steps, steps, step or 0, in_place)
+    gathers = problem.block == 1
+    return TileConv(row, single, column, words // steps, steps, step or 0, in_place, gathers)
 
 
 def _is_exact(run: int, group: int) -> bool:
@@ -135,8 +139,10 @@ def _pixel_step(problem: ConvProblem) -> int | None:
     if not image.is_load or c is None:
         return None
     value, axes = image.value, [a.var for a in image.axes]
-    channel = [a.var for a, p in zip(image.axes, image.place, strict=True) if p.same_as(c.var)]
-    column = [v for v, atoms in image.sums.items() if problem.x.var in atoms]
+    places = [(a.var, p) for a, p in zip(image.axes, image.place, strict=True)]
+    channel = [v for v, p in places if p.same_as(c.var)]
+    x = problem.x.var
+    column = [v for v, p in places if p.same_as(x) or x in image.sums.get(v, ())]
     if len(channel) != 1 or len(column) != 1:
         return None
     between, step = (known_step(value.source, value.indices, v, axes) for v in (*channel, *column))

@@ -51,8 +51,8 @@ class OperandA(ABC):
         """Give up what a task holds."""
         return []
 
-    def begin_part(self, rows: RowBlock) -> tirx.Stmt | None:
-        """Prepare the rows of a part of a task, for one pass over K."""
+    def begin_tile(self, rows: RowBlock, offset: ir.Expr, height: int) -> tirx.Stmt | None:
+        """Prepare the rows of a tile, for all panels of a part of a task in one pass over K."""
         return None
 
     @abstractmethod

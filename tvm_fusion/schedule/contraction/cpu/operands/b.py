@@ -69,6 +69,10 @@ class OperandB(ABC):
         """Prepare a panel for the tiles of a part of the rows."""
         return None
 
+    def begin_step(self, panel: Panel, reduced: Sequence[ir.Expr]) -> tirx.Stmt | None:
+        """Prepare what a step of K reads of a panel, in the first tile that reads it."""
+        return None
+
     @abstractmethod
     def at(self, panel: Panel, reduced: Sequence[ir.Expr], lane: ir.Expr) -> ir.Expr:
         """Read an element; the last of ``reduced`` is relative to the pass."""

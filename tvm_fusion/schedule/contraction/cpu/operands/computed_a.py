@@ -1,8 +1,11 @@
-"""A that is computed of what is in memory: rows of a part in one pass, before its panels.
+"""A that is computed of what is in memory: rows of a part in one pass, with its first panel.
 
-    for pass over K, part of mc rows:
-      rows[mc][kc] = A: float32 of half types, a sum of two tensors, parts of a concatenation
-      for panel, tile of mr rows                           as of operands that lie in memory
+    for pass over K, part of mc rows, panel:
+      for tile of mr rows:
+        first panel:  rows[mr][kc] = A, of mc: float32 of half types, a sum, a concatenation
+        products                                           as of operands that lie in memory
+
+Rows are in the level-1 cache then, and are written to the next one beside products.
 
 A register tile reads an element of A once for a few products: what computes it would take as many
 instructions as they do, and a choice between tensors breaks its vectors.
@@ -91,7 +94,7 @@ class ComputedA(DirectA):
 
     def __init__(self, view: GemmView, parts: Sequence[Part], rows: int, depth: int) -> None:
         super().__init__(view)
-        self._most, self._parts = rows, parts
+        self._parts = parts
         outer = [index(a.extent) for a in view.k_axes[:-1]]
         shape = [index(rows), *outer, index(depth + PADDING)]
         self._buffer = declare(shape, str(view.a.ty.dtype), "rows", "local")
@@ -100,13 +103,14 @@ class ComputedA(DirectA):
         """Return the rows."""
         return [self._buffer]
 
-    def begin_part(self, rows: RowBlock) -> tirx.Stmt:
+    def begin_tile(self, rows: RowBlock, offset: ir.Expr, height: int) -> tirx.Stmt:
         """Compute the rows."""
-        count = tirx.min(index(self._most), self.rows - rows.start)
+        count = tirx.min(index(height), self.rows - rows.start - offset)
 
         def row(i: ir.Expr) -> tirx.Stmt:
             def line(outer: list[ir.Expr]) -> tirx.Stmt:
-                return sequence([self._line(part, rows, i, outer) for part in self._parts])
+                lines = [self._line(part, rows, offset + i, outer) for part in self._parts]
+                return sequence(lines)
 
             return over(self.view.k_axes[:-1], line)
 

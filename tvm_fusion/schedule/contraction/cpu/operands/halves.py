@@ -2,8 +2,8 @@
 
     for pass over K, part of mc rows:
       for panel:
-        columns[kc][nr] = float32 of the packed B                  once for all tiles of the part
-        tiles of mr rows                                           as of float32 operands
+        first tile of mr rows: columns[k][nr] = float32 of the packed B, before its products
+        others                                                     as of float32 operands
 
 In memory B stays half, as do the panels that are prefetched. A: ``computed_a``.
 """
@@ -40,10 +40,13 @@ class WidenedB(PackedB):
     ----------
     depth
         K of a pass.
+    is_single : bool
+        Whether tasks have one panel: all of their parts read it.
     """
 
-    def __init__(self, view: GemmView, width: int, depth: int) -> None:
+    def __init__(self, view: GemmView, width: int, depth: int, is_single: bool) -> None:
         super().__init__(view, width)
+        self.is_single = is_single
         outer = [index(a.extent) for a in view.k_axes[:-1]]
         self._wide = declare([*outer, index(depth), index(width)], "float32", "columns", "local")
 
@@ -51,20 +54,28 @@ class WidenedB(PackedB):
         """Return the panel."""
         return [self._wide]
 
-    def begin_panel(self, panel: Panel) -> tirx.Stmt:
-        """Convert the panel."""
+    def fill(self, panel: Panel, count: ir.Expr) -> tirx.Stmt | None:
+        """Convert the only panel."""
+        return self.convert(panel) if self.is_single else None
+
+    def begin_step(self, panel: Panel, reduced: Sequence[ir.Expr]) -> tirx.Stmt | None:
+        """Convert a row of one of several panels."""
+        return None if self.is_single else self._row(panel, reduced)
+
+    def convert(self, panel: Panel) -> tirx.Stmt:
+        """Convert a panel."""
 
         def line(outer: list[ir.Expr]) -> tirx.Stmt:
-            def row(k: ir.Expr) -> tirx.Stmt:
-                def element(lane: ir.Expr) -> tirx.Stmt:
-                    value = super(WidenedB, self).at(panel, [*outer, k], lane)
-                    return tirx.BufferStore(self._wide, value, [*outer, k, lane])
-
-                return in_vectors(self.width, element)
-
-            return loop("k", panel.k, row)
+            return loop("k", panel.k, lambda k: self._row(panel, [*outer, k]))
 
         return over(self.view.k_axes[:-1], line)
+
+    def _row(self, panel: Panel, reduced: Sequence[ir.Expr]) -> tirx.Stmt:
+        def element(lane: ir.Expr) -> tirx.Stmt:
+            value = super(WidenedB, self).at(panel, reduced, lane)
+            return tirx.BufferStore(self._wide, value, [*reduced, lane])
+
+        return in_vectors(self.width, element)
 
     def at(self, panel: Panel, reduced: Sequence[ir.Expr], lane: ir.Expr) -> ir.Expr:
         """Read the converted panel."""
