@@ -155,7 +155,8 @@ class Case:
         signature = self.program.graph_signature
         given = dict(zip(signature.user_inputs, self.inputs, strict=True))
         kept = {**self.program.state_dict, **self.program.constants}
-        given |= {n: kept[b] for n, b in signature.inputs_to_buffers.items()}
+        # Artifacts call buffers as the module does.
+        given |= {b: kept[b] for b in signature.inputs_to_buffers.values()}
         taken = {s.name: given[s.name].numpy() for s in executable.signatures["main"].inputs}
         return lambda: list(executable.run(taken).values())
 

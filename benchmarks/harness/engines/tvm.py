@@ -59,7 +59,7 @@ def stock_default(job: Job) -> Prepared:
 def host_target(threads: int) -> tvm.target.Target:
     """Describe this machine to stock TVM."""
     # TVM's own answer is a model whose features a virtual machine may withhold.
-    known = dict(parse("cpu").attrs)
+    known = dict(*parse("cpu").attrs)
     return tvm.target.Target({"kind": "llvm", **known, "num-cores": threads})
 
 

@@ -87,6 +87,19 @@ def test_two_operators_are_refused():
     assert answer.code == "one_operator_only"
 
 
+@pytest.mark.parametrize("reduction", ["mul", "max"])
+def test_zeros_are_computed_in_an_operator_where_they_can_be_merged(reduction):
+    """TVM's scatters have buffers that begin at a symbol, which FuseTIR does not merge."""
+
+    def body(emit, i, u):
+        return emit(op.scatter_elements(emit(op.zeros((3, 7), "int8")), i, u, 0, reduction))
+
+    members = group([tensor("i", 2, 7, dtype="int64"), tensor("u", 2, 7, dtype="int8")], body)
+    template = Single(False)
+    claim = template.claim(members, CPU.device)
+    assert not isinstance(claim, Claim) or template.emit(claim, CPU.tvm_target()).kernels
+
+
 @SPECS
 @pytest.mark.parametrize("read", [0, 1])
 def test_results_that_nothing_reads_are_workspaces(read, spec):

@@ -42,6 +42,8 @@ class Single(Template):
         is_one = not made or (not self._is_gpu and len(group.outputs) == len(op.results))
         if op.func is None or not is_one or not all(map(_is_made_of_nothing, made)):
             return Refusal("one_operator_only", "The fallback takes one operator alone.")
+        if made and not _can_merge(op.func):
+            return Refusal("one_operator_only", "Its inputs may begin anywhere in a buffer.")
         structure = _structure(op.func)
         return Claim(
             self,
@@ -57,7 +59,7 @@ class Single(Template):
         if self._is_gpu:
             return
         for op in graph.operators:
-            if op.type is not MappingType.OPAQUE or op.func is None:
+            if op.type is not MappingType.OPAQUE or op.func is None or not _can_merge(op.func):
                 continue
             made = [
                 v.producer
@@ -93,6 +95,12 @@ def _with_all_results(group: Group) -> Group:
     whole = Group(group.members)
     whole.outputs = group.members[-1].results
     return whole
+
+
+def _can_merge(func: tirx.PrimFunc) -> bool:
+    """Whether FuseTIR can merge a PrimFunc: not where a symbol tells where a buffer begins."""
+    offsets = [getattr(param.ty, "elem_offset", None) for param in func.params]
+    return all(isinstance(offset, tirx.IntImm | None) for offset in offsets)
 
 
 def _is_made_of_nothing(op: Operator) -> bool:
