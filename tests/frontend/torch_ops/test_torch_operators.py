@@ -253,6 +253,15 @@ def test_writes_that_add(run):
     check(run, functions, torch.randn(8, 9), torch.tensor([0, 2, 0, 1]))
 
 
+def test_an_empty_index_writes_nothing(run):
+    functions = [
+        lambda x, i, how=how, inc=inc: x.scatter_reduce(0, i, x[:0], how, include_self=inc) + 1
+        for how in ("sum", "prod", "amax")
+        for inc in (True, False)
+    ]
+    check(run, functions, torch.randn(5, 3), torch.zeros(0, 3, dtype=torch.int64))
+
+
 def test_an_expanded_index_writes_slices(run):
     def along(axis, how, **options):
         def function(x, i):

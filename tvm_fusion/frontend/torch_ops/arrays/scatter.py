@@ -41,13 +41,13 @@ def scatter(call: Call) -> Any:
                 axes = list(range(len(shape)))
                 source = call.emit(op.strided_slice(source, axes, zeros, static(shape)))
     index = call.tensor("index")
+    asked = "add" if name.startswith("scatter_add") else call.get("reduce", "update")
+    includes = call.get("include_self", True)
     if is_empty(call.meta("index")):
         return data
-    asked = "add" if name.startswith("scatter_add") else call.get("reduce", "update")
     if not call.out.shape:
         data, index, source = (call.emit(op.reshape(x, [1])) for x in (data, index, source))
         axis = 0
-    includes = call.get("include_self", True)
     written = _reduced(call, (data, index, source), axis, asked, includes, _has_rows(call))
     return op.reshape(written, call.shape())
 
