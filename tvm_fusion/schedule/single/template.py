@@ -43,7 +43,7 @@ class Single(Template):
         if op.func is None or not is_one or not all(map(_is_made_of_nothing, made)):
             return Refusal("one_operator_only", "The fallback takes one operator alone.")
         if made and not _can_merge(op.func):
-            return Refusal("one_operator_only", "Its inputs may begin anywhere in a buffer.")
+            return Refusal("one_operator_only", "Its buffers have symbolic element offsets.")
         structure = _structure(op.func)
         return Claim(
             self,

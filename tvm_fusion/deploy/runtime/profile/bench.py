@@ -6,7 +6,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import tvm_ffi
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ..executable import Executable
     from ..function import Function
 
+_Measured = TypeVar("_Measured")
+_RUNS, _LEAST_SECONDS = 20, 2.0  # timed runs, and more of a short call
 _STREAMED, _STREAM_SECONDS = 200, 0.5
 _BUFFER_BYTES = 8 << 20
 _FORCED = 1  # flush of records that are not whole buffers
@@ -273,3 +275,40 @@ class _Inputs:
                 else copy_to(found, self._device)
             )
         return (found if isinstance(found, np.ndarray) else to_numpy(found)).copy()
+
+
+def timed(bench: Bench, runs: int | None) -> tuple[list[float], list[Run]]:
+    """Time whole calls and the kernels of others, by default for a while.
+
+    Returns
+    -------
+    list of float, list of Run
+        Microseconds of whole calls, on a CPU one more than of the others; what kernels took.
+    """
+    return (_one_after_the_other if bench.on_gpu else _in_turns)(bench, runs)
+
+
+def _in_turns(bench: Bench, runs: int | None) -> tuple[list[float], list[Run]]:
+    """Time whole calls, and between each two of them the kernels of one."""
+    ends = [bench.whole()]
+    pairs = _repeated(lambda: (bench.timed(), bench.whole()), runs, _LEAST_SECONDS)
+    return ends + [end for _, end in pairs], [timing for timing, _ in pairs]
+
+
+def _one_after_the_other(bench: Bench, runs: int | None) -> tuple[list[float], list[Run]]:
+    """Time whole calls, then kernels: from its first record on, CUPTI slows the calls of a GPU."""
+    ends = _repeated(bench.whole, runs, _LEAST_SECONDS / 2)
+    bench.stream()
+    bench.record()
+    return ends, _repeated(bench.timed, runs, _LEAST_SECONDS / 2)
+
+
+def _repeated(
+    measure: Callable[[], _Measured], runs: int | None, seconds: float
+) -> list[_Measured]:
+    """Measure so often, by default for a while as well."""
+    found: list[_Measured] = []
+    until = time.perf_counter() + seconds
+    while len(found) < (runs or _RUNS) or (runs is None and time.perf_counter() < until):
+        found.append(measure())
+    return found

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from ....device.hip import hip_devices, open_hip
 from ....errors import UserError
 from ....threads import team_size
 from ..arguments import check_names, evaluate
-from .bench import Bench
+from .bench import Bench, timed
 from .calls import Call, Run
 from .clocks import GpuEvents, GpuRuntime
 from .result import KernelTime, Profile, Rates
@@ -37,7 +37,6 @@ _COPIED_ON_GPU = 512 << 20
 # Rows, columns, terms: so few that numpy's library multiplies them on the calling thread.
 _PRODUCTS, _BATCH = ((64, 64, 64), (60, 64, 68), (96, 96, 28)), 64
 _SECONDS, _REPEATS = 0.2, 5
-_RUNS, _LEAST_SECONDS = 20, 2.0  # timed runs, and more of a short call
 _MEASUREMENTS = 5  # in as many processes, of which the best counts: other processes only slow it
 
 
@@ -158,7 +157,6 @@ def _of_gpu(kind: str, peak_flops: Mapping[str, float]) -> Rates:
 
 
 _Group = Mapping[str, Any]  # of the manifest
-_Measured = TypeVar("_Measured")
 
 
 def profile(
@@ -173,8 +171,7 @@ def profile(
     check_names(executable.signatures[function].inputs, inputs)
     launches = found["functions"][function].get("launches", [])
     bench = Bench(executable, inputs, function, titles(groups, launches), warmup)
-    measure = _one_after_the_other if bench.on_gpu else _in_turns
-    ends, timings = measure(bench, runs)
+    ends, timings = timed(bench, runs)
     extents = bench.extents()
     threads = 0 if bench.on_gpu else team_size()
     machine = rates(found["target"]["kind"], threads)
@@ -207,32 +204,6 @@ def profile(
         gaps,
         streamed,
     )
-
-
-def _in_turns(bench: Bench, runs: int | None) -> tuple[list[float], list[Run]]:
-    """Time whole calls, and between each two of them the kernels of one."""
-    ends = [bench.whole()]
-    pairs = _repeated(lambda: (bench.timed(), bench.whole()), runs, _LEAST_SECONDS)
-    return ends + [end for _, end in pairs], [timing for timing, _ in pairs]
-
-
-def _one_after_the_other(bench: Bench, runs: int | None) -> tuple[list[float], list[Run]]:
-    """Time whole calls, then kernels: from its first record on, CUPTI slows the calls of a GPU."""
-    ends = _repeated(bench.whole, runs, _LEAST_SECONDS / 2)
-    bench.stream()
-    bench.record()
-    return ends, _repeated(bench.timed, runs, _LEAST_SECONDS / 2)
-
-
-def _repeated(
-    measure: Callable[[], _Measured], runs: int | None, seconds: float
-) -> list[_Measured]:
-    """Measure so often, by default for a while as well."""
-    found: list[_Measured] = []
-    until = time.perf_counter() + seconds
-    while len(found) < (runs or _RUNS) or (runs is None and time.perf_counter() < until):
-        found.append(measure())
-    return found
 
 
 def _kernels_share(ends: Sequence[float], timings: Sequence[Run]) -> float:

@@ -42,7 +42,7 @@ class TileConv:
     steps: int
     pixel: int  # elements from a pixel of A to the next
     in_place: bool  # whether A is loaded from the image itself
-    gathers: bool  # whether channels of a pixel are far apart in the image
+    gathers: bool  # whether the channels of a pixel are strided in the image
 
     @property
     def c(self) -> Axis:
