@@ -8,6 +8,7 @@ import tvm
 from group_kernels import CPU
 
 from tests.schedule.convolution.conv_cases import Conv, check, claimed
+from tvm_fusion.device import parse
 from tvm_fusion.schedule.convolution.dense.config import ConvConfig
 from tvm_fusion.schedule.convolution.dense.prefetch import Prefetch
 from tvm_fusion.schedule.convolution.template import CpuConvolution
@@ -71,17 +72,18 @@ def test_copied_images_are_not_prefetched():
 
 
 def test_pixels_and_operands_are_asked_for_once_a_line():
-    """A tile of pixels by vectors: an instruction for each pixel, and for each of both."""
+    """A tile of pixels by vectors, each a line: one for each pixel, or for each of both."""
+    spec = parse("cpu:x86-64-v4")
     conv = Conv(64, 64, (12, 12), (1, 1), padding=NONE, residual=True, batch=2)
-    claim = claimed(conv.params(), conv.body)
+    claim = claimed(conv.params(), conv.body, spec)
     counts = []
     for flags in (Prefetch.NONE, Prefetch.IMAGE, Prefetch.OPERANDS):
         config = ConvConfig(claim.details.config.lanes, 1, 4, 2, prefetches=flags)
         details = dataclasses.replace(claim.details, config=config)
-        made = CpuConvolution().emit(dataclasses.replace(claim, details=details), CPU.tvm_target())
+        made = CpuConvolution().emit(dataclasses.replace(claim, details=details), spec.tvm_target())
         func = made.kernels[0].func.with_attr("global_symbol", "main")
         built = tvm.tirx.build(
-            tvm.IRModule({"main": func}), CPU.tvm_target(), pipeline="tvm_fusion"
+            tvm.IRModule({"main": func}), spec.tvm_target(), pipeline="tvm_fusion"
         )
         counts.append(len(PREFETCH.findall(built.inspect_source("asm"))))
     assert counts[0] == 0
