@@ -13,8 +13,6 @@ Of a grouped convolution, the channels are a band; where it does not begin and e
 loop over its channels is the outer one.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Weights in blocks times rows of int8 in blocks: dot products of bytes (VNNI, AVX2, NEON)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 
