@@ -192,9 +192,10 @@ def _flops(group: Group, stages: tuple[Stage, ...], config: CpuContractionConfig
     once = [] if gemm is None else list(_computed_once(gemm))
     left, right = contraction.left, contraction.right
     others = [x for x in (left, right) if not any(x.same_as(one.operand) for one in once)]
-    packed = gemm is not None and gemm.b_source == "packed"
-    column = gemm.view.n_axes[-1].var if packed else None
-    work = flops(stages) * _slowdown(group, contraction, config.operands, others, column)
+    packed = None
+    if gemm is not None and gemm.b_source == "packed":
+        packed = gemm.view.n_axes[-1].var
+    work = flops(stages) * _slowdown(group, contraction, config.operands, others, packed)
     return work + sum(one.work - one.in_terms for one in once)
 
 
