@@ -128,8 +128,7 @@ def operand_b(config: CpuGemmConfig) -> OperandB:
     """Read B as the configuration says."""
     view, sizes = config.view, config.sizes
     if config.blocks is not None:
-        by_pairs = not config.blocks.multiplies_bytes
-        read = config.blocks.weights, config.blocks.size, sizes.nr, by_pairs
+        read = config.blocks.weights, config.blocks.size, sizes.nr, config.blocks.by_pairs
         return config.blocks.operand_b(BlockWeights(view, *read))
     if config.b_source == "packed":
         rows = constant(product([a.extent for a in view.m_axes])) or sizes.mc
