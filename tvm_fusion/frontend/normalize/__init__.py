@@ -2,7 +2,7 @@
 
 * ``constants/``, ``extents/``: constants; shapes.
 * ``expand``, ``attention``: operators as simpler ones.
-* ``booleans``, ``clip``, ``fold_batch_norm``, ``scatter_rows``, ``rewritten``, ``unit_batches``:
+* ``booleans``, ``clip``, ``fold_batch_norm``, ``scatter_rows``, ``rewritten``, ``UnitBatches``:
   operators written otherwise.
 * ``functions``: calls with side effects, nested functions.
 """
