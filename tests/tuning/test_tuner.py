@@ -15,14 +15,14 @@ from tuned_models import QUICK, FakeBench, attention, two_products
 from tvm import relax
 
 import tvm_fusion
-from tvm_fusion import FusionConfig, UserError
+from tvm_fusion import FusionConfig, UserError, tuning
 from tvm_fusion.cli.commands.tune import prune
 from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model
 from tvm_fusion.fusion.database.records import Records
 from tvm_fusion.fusion.database.tuning_records import Trial, TuningRecords, text
 from tvm_fusion.measure.alternatives import AlternativeBench
-from tvm_fusion.tuning import tune_model, tuner
+from tvm_fusion.tuning import tuner
 from tvm_fusion.tuning.tasks import survey
 from tvm_fusion.tuning.whole import Race, WholeModel
 
@@ -37,7 +37,7 @@ def bench(monkeypatch):
         measured, raced = [], []
 
     monkeypatch.setattr(tuner, "Bench", Bench)
-    monkeypatch.setattr(tune_model, "WholeModel", FakeModel)
+    monkeypatch.setattr(tuning, "WholeModel", FakeModel)
     return Bench
 
 
@@ -223,7 +223,7 @@ def test_pruned_failures_are_measured_again(tmp_path, bench):
 @pytest.mark.slow
 def test_a_lying_record_is_found_out_by_the_whole_model(tmp_path, bench, monkeypatch):
     """Measured for real: the record says that a slow configuration is a thousand times as fast."""
-    monkeypatch.setattr(tune_model, "WholeModel", WholeModel)
+    monkeypatch.setattr(tuning, "WholeModel", WholeModel)
     config = FusionConfig()
     tasks = survey(import_model(two_products(), config), parse("cpu"), config).tasks
     with Records.open(tmp_path / "t.db") as records:

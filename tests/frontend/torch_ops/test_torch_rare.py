@@ -13,14 +13,13 @@ torch = pytest.importorskip("torch")
 
 from tvm_fusion.frontend import import_model  # noqa: E402
 from tvm_fusion.frontend.torch_ops import CONVERTERS, complex_pairs, rare  # noqa: E402
-from tvm_fusion.frontend.torch_ops.rare import names, registry  # noqa: E402
 from tvm_fusion.frontend.torch_ops.registry import with_overload  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 TABLES = {
-    "real": (names.REAL, registry.REAL, {k: c.convert for k, c in CONVERTERS.items()}),
-    "complex": (names.COMPLEX, registry.COMPLEX, complex_pairs.CONVERTERS),
+    "real": (rare.REAL, rare.REAL_CONVERTERS, {k: c.convert for k, c in CONVERTERS.items()}),
+    "complex": (rare.COMPLEX, rare.COMPLEX_CONVERTERS, complex_pairs.CONVERTERS),
 }
 
 
@@ -83,7 +82,7 @@ EXAMPLES = {
     "fourier": ("torch.fft.rfft(x).real", {"fourier", "complex_numbers"}),
     "complex": ("(torch.view_as_complex(x.reshape(8, 2)) * 2j).abs()", {"complex_numbers"}),
 }
-EAGER = {"names", "registry"}
+EAGER = {"registry"}
 
 
 @pytest.mark.parametrize("family", EXAMPLES)

@@ -2,13 +2,16 @@
 
 * ``constants/``, ``extents/``: constants; shapes.
 * ``expand``, ``attention``: operators as simpler ones.
-* ``booleans``, ``clip``, ``fold_batch_norm``, ``scatter_rows``, ``rewritten``, ``unit_batches``:
+* ``booleans``, ``clip``, ``fold_batch_norm``, ``scatter_rows``, ``rewritten``, ``UnitBatches``:
   operators written otherwise.
 * ``functions``: calls with side effects, nested functions.
 """
 
+from typing import Any
+
 import tvm
-from tvm import relax
+from tvm import relax, tirx
+from tvm.ir import GenericConst
 
 from ...core.names.inherit import inheriting
 from ...core.untouched import on_rewritable
@@ -16,6 +19,7 @@ from .attention import ExpandAttention
 from .booleans import BooleanArithmetic, CompareBooleans
 from .clip import ClipIntegers, RecoverClip
 from .constants.fold import FoldConstants
+from .engine import Scope, rewrite_pass
 from .expand import ExpandBatchNorm, ExpandMedian, ExpandNonzero, ExpandPower, IntegerPower
 from .extents.apply_ranges import ApplyRanges
 from .extents.clip_pool_window import ClipPoolWindow
@@ -27,7 +31,6 @@ from .fold_batch_norm import FoldBatchNorm
 from .functions import KeepCalls, LiftFunctions
 from .rewritten import ClampTake, MultiplyHalves, RemoveIdentities, UnstackSum
 from .scatter_rows import ScatterRows
-from .unit_batches import UnitBatches
 
 __all__ = [
     "ApplyRanges",
@@ -113,3 +116,23 @@ def NormalizeImport() -> tvm.transform.Pass:
         ),
         name="NormalizeImport",
     )
+
+
+@rewrite_pass
+def UnitBatches(value: Any, scope: Scope) -> Any:
+    """Replace ``a @ b[1, k, n]`` of a constant b by ``a @ b[k, n]``.
+
+    PyTorch writes einsum as products of batches. Products of one activation are joined only where
+    their weights are matrices.
+    """
+    product = scope.call(value, "relax.matmul")
+    if product is None:
+        return None
+    a, b = product.args
+    if not isinstance(b, GenericConst) or not 2 < b.ty.ndim <= a.ty.ndim:
+        return None
+    *batch, k, n = b.ty.shape
+    if not all(isinstance(e, tirx.IntImm) and e.value == 1 for e in batch):
+        return None
+    matrix = scope.emit(relax.op.reshape(b, (k, n)))
+    return relax.op.matmul(a, matrix, product.attrs.out_dtype or None)

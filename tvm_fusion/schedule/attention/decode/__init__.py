@@ -10,7 +10,7 @@ splits fit one.
 
 ``config``, ``mma_config``  how keys are split; tensor cores
 ``split_kv``                what a block does, on CUDA cores (``split_kv_simt``) or on tensor cores
-                            (``split_kv_mma``, ``split_kv_mma_loads``)
+                            (``split_kv_mma``)
 ``kv_pipeline``             the ring
 ``reduce``                  the second launch
 """

@@ -17,5 +17,5 @@ registers, while the tile before is multiplied.
 ``model``, ``default``                  estimated clocks, and the tile of the least; ``space``: all
                                         that fit
 ``unaligned_tiles``                     rows that are no multiple of 16 bytes
-``grouped_kernel``, ``grouped_choice``  small products of different operands in one launch
+``grouped_choice``                      small products of different operands in one launch
 """

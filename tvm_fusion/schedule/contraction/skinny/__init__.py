@@ -9,6 +9,6 @@ On CUDA cores  ``gemv_config``, ``gemv_default``, ``model`` (its clocks); ``gemv
                ``gemv_tile``, ``thread_tile``
 On mma.sync    ``mma_config``; ``mma_mainloop``, ``mma_row`` (one row, behind a norm or not),
                ``mma_weights`` (half types, int4 and int8)
-Both           ``kernel`` (the PrimFunc), ``norm_rows`` (an RMS norm in front), ``head_sums`` (norms
-               of heads behind), ``space``
+Both           ``kernel`` (the PrimFunc, and norms of heads behind), ``norm_rows`` (an RMS norm in
+               front), ``space``
 """
