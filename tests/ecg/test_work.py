@@ -6,6 +6,7 @@ from tvm import relax, tirx
 
 from tvm_fusion import transform
 from tvm_fusion.device import parse
+from tvm_fusion.ecg import work
 from tvm_fusion.ecg.work import (
     assumed_flops,
     at,
@@ -117,6 +118,17 @@ def test_cheap(operator, shapes, cheap):
 
 def test_a_sort_is_not_cheap():
     assert not is_cheap(kernel(OP.sort, (5, 7), dtypes=("int32",)))
+
+
+def test_a_function_is_surveyed_once_to_tell_whether_it_is_cheap(monkeypatch):
+    surveyed = []
+    survey = work._survey
+    monkeypatch.setattr(work, "_survey", lambda func: surveyed.append(func) or survey(func))
+    func = kernel(OP.add, (5, 7), (5, 7))
+    assert is_cheap(func)
+    once = len(surveyed)
+    assert all(is_cheap(func) for _ in range(3))
+    assert len(surveyed) == once > 0
 
 
 @pytest.mark.parametrize("operator", [OP.sort, OP.argsort])

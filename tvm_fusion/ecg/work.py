@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import tvm
@@ -100,6 +101,7 @@ def assumed_flops(func: tirx.PrimFunc) -> int:
     return sum(at(_times(s.iterations, s.operations)) for s in _survey(func).stores)
 
 
+@lru_cache(maxsize=4096)
 def is_cheap(func: tirx.PrimFunc) -> bool:
     """Tell whether computing an element again costs less than keeping it.
 
