@@ -355,3 +355,43 @@ add(
         )
     ),
 )
+
+# Of other compilers' pattern lists, and classifiers.
+add(
+    1,
+    M,
+    gated_in_turns=lambda n, x: (
+        lambda y: (
+            op.strided_slice(y, [1], [0], [512], [2])
+            * op.sigmoid(op.strided_slice(y, [1], [1], [512], [2]))
+        )
+    )(dense(n, x, 512)),
+    fourier_features=lambda n, x: (lambda y: op.concat([op.sin(y), op.cos(y)], 1))(
+        dense(n, x, 128)
+    ),
+    first_row=lambda n, x: op.strided_slice(dense(n, norm(n, x)), [0], [0], [1]),
+    rolled=lambda n, x: (
+        x
+        + op.concat(
+            [op.strided_slice(x, [1], [100], [256]), op.strided_slice(x, [1], [0], [100])], 1
+        )
+    ),
+    reversed_sums=lambda n, x: op.flip(op.cumsum(op.flip(x, 1), 1), 1),
+    mean_and_variance=lambda n, x: [mean(x), mean(op.square(x - mean(x)))],
+    mean_of_concat=lambda n, x: mean(op.concat([x, op.exp(x)], 1)),
+)
+add(
+    1,
+    M,
+    M,
+    clipped_by_norm=lambda n, x, y: x * op.minimum(n.number(1.0), op.rsqrt(total(y * y))),
+)
+add(
+    1,
+    IMAGE,
+    channels_shuffled=lambda n, x: op.reshape(
+        op.permute_dims(op.reshape(conv(n, x, 1), (1, 2, 16, 28, 28)), (0, 2, 1, 3, 4)),
+        (1, 32, 28, 28),
+    ),
+    expected_positions=lambda n, x: total(softmax(op.reshape(x, (1, 32, 784))) * n.weight(784)),
+)
