@@ -1,7 +1,5 @@
 """Activations of int8 for weights in blocks, on CPUs that multiply bytes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tvm

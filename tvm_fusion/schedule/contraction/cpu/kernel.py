@@ -17,8 +17,6 @@ On tile registers (AMX) passes are inside of the loop over panels             (t
 With a dot-product instruction (VNNI, BF16), a group of k is one 32-bit element of A and of B.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

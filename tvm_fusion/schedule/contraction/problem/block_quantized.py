@@ -7,8 +7,6 @@ number is any integer expression of one tensor, such as the low or the high half
 may be products, such as those of blocks times those of blocks of blocks (Q4_K).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm import DataType, ir, sym, tirx

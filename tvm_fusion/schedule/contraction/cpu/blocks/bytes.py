@@ -4,8 +4,6 @@ Without VNNI, ``maddubs`` adds pairs of products in int16. Of small weights, so 
 several terms before they are widened. Weights beyond 7 bits are multiplied in int16.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

@@ -11,8 +11,6 @@ For bfloat16, adjacent k of 4 bits and fewer are 16 bits apart, so that each shi
 place; for dot products of int16, those of 8 bits are, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
