@@ -13,6 +13,8 @@ def drawn_rows(kind, rows, columns, rng):
     blocks = data.view(form.layout)
     for name in {"d", "m"} & set(form.layout.names):
         blocks[name] = rng.uniform(-1, 1, blocks[name].shape)
+    if "e" in form.layout.names:
+        blocks["e"] = rng.integers(120, 130, blocks["e"].shape)
     return data.reshape(rows, -1)
 
 

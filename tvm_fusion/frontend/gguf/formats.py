@@ -3,6 +3,8 @@
 Of the types: ``ggml-common.h`` and ``ggml-quants.c`` of ggml. A block is a structure of bytes; of
 its numbers, those of a run of bytes lie next to each other by their bits: first the lowest of all
 bytes of the run, then the next ones. Here each number's bits lie next to those of its neighbours.
+Types of 4 bits that are places in a table (IQ4_NL, IQ4_XS, MXFP4) become what the table has, in a
+byte each.
 """
 
 from __future__ import annotations
@@ -123,9 +125,31 @@ def _q6_factors(blocks: np.ndarray) -> dict[str, np.ndarray]:
     return {"scales": blocks["scales"], "super_scales": blocks["d"]}
 
 
+def _xs_factors(blocks: np.ndarray) -> dict[str, np.ndarray]:
+    low = _fields(blocks["low"], 4, 1)
+    high = blocks["high"][:, :, None] >> np.arange(0, 16, 2, dtype=np.uint16) & 3
+    scales = _joined(low, high.astype(np.uint8), 4).astype(np.int8) - np.int8(32)
+    return {"scales": scales, "super_scales": blocks["d"]}
+
+
+def _powers(blocks: np.ndarray) -> dict[str, np.ndarray]:
+    """Read scales that are exponents alone; numbers of the table are doubled."""
+    powers = np.ldexp(np.float32(1), blocks["e"].astype(np.int32) - 128)
+    return {"scales": powers.astype(ml_dtypes.bfloat16)}
+
+
+def _looked_up(table: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda b: table[_fields(b["q"], 4, 16)]
+
+
 def _block(**fields: tuple[str, int] | str) -> np.dtype:
     return np.dtype([(n, f) if isinstance(f, str) else (n, *f) for n, f in fields.items()])
 
+
+_NONLINEAR = np.array(
+    (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), np.int8
+)
+_E2M1 = np.array((0, 1, 2, 3, 4, 6, 8, 12), np.int8)  # of a sign, two bits and one, doubled
 
 FORMATS = {
     "Q4_0": Format(
@@ -167,6 +191,17 @@ FORMATS = {
     "Q6_K": Format(
         _block(q=(_BYTE, 128), h=(_BYTE, 64), scales=("i1", 16), d=_HALF), _SUPER, 16, 6, 32,
         lambda b: _joined(_fields(b["q"], 4, 64), _fields(b["h"], 2, 32), 4), _q6_factors,
+    ),
+    "IQ4_NL": Format(
+        _block(d=_HALF, q=(_BYTE, 16)), 32, 32, 8, 0, _looked_up(_NONLINEAR), _scale,
+    ),
+    "IQ4_XS": Format(
+        _block(d=_HALF, high="<u2", low=(_BYTE, 4), q=(_BYTE, 128)), _SUPER, 32, 8, 0,
+        _looked_up(_NONLINEAR), _xs_factors,
+    ),
+    "MXFP4": Format(
+        _block(e=_BYTE, q=(_BYTE, 16)), 32, 32, 8, 0,
+        _looked_up(np.concatenate([_E2M1, -_E2M1])), _powers,
     ),
 }  # fmt: skip
 
