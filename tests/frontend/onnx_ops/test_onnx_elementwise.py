@@ -78,3 +78,21 @@ def test_slopes_of_channels_before_opset_7(agrees, rng):
     expected = np.where(x < 0, x * slope[:, None, None], x)
     inputs = {"x": x, "s": slope}
     agrees("PRelu", inputs, {"y": F32}, constants=["s"], opset=6, expected=[expected])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "uint32"])
+def test_activations_of_integers(agrees, dtype):
+    x = np.array([1, 3, 4, 100, -3, -4, -90], "int64").astype(dtype)
+    y = x.astype("float64")
+    y = np.where(y < -3.5, y + 1.5, np.where(y > 3.5, y - 1.5, 0)).astype(dtype)
+    agrees("Shrink", {"x": x}, {"y": dtype}, expected=[y], lambd=3.5, bias=1.5)
+    if dtype != "uint8":
+        slope = np.array([2, 3, 5, 7, 11, 13, 17], dtype)
+        expected = np.where(x < 0, x * slope, x)
+        agrees("PRelu", {"x": x, "s": slope}, {"y": dtype}, expected=[expected])
+
+
+@pytest.mark.parametrize("op", ["ReduceL2", "ReduceLogSum", "ReduceLogSumExp"])
+def test_functions_of_sums_of_integers(agrees, rng, op):
+    x, axes = rng.integers(1, 20, (3, 5)).astype("int32"), np.array([1])
+    agrees(op, {"x": x, "a": axes}, {"y": "int32"}, constants=["a"], keepdims=0)

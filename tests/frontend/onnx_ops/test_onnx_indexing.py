@@ -52,3 +52,33 @@ def test_extents_are_gathered_and_joined_with_computed_numbers(onnx_model, run, 
     y, z = run(import_model(model, FusionConfig(dims=dims)).mod, x, n)
     np.testing.assert_array_equal(y, x.reshape(-1, 5, 3))
     np.testing.assert_array_equal(z, [7, 8, 5, 3])
+
+
+@pytest.mark.parametrize("opset", [9, 18])
+@pytest.mark.parametrize(
+    ("starts", "ends", "steps"),
+    [([5], [2], [1]), ([-1, 1], [-3, 9], [1, 1]), ([-1, 0], [3, 9], [2, 2]), ([1], [5], [-2])],
+)
+def test_slices_without_elements(agrees, rng, starts, ends, steps, opset):
+    x = rng.standard_normal((7, 5)).astype("float32")
+    expected = x[tuple(map(slice, starts, ends, steps))]
+    if opset == 18:
+        numbers = {"s": starts, "e": ends, "a": range(len(steps)), "t": steps}
+        given = {"x": x} | {name: np.array([*each]) for name, each in numbers.items()}
+        agrees("Slice", given, {"y": "float32"}, constants=numbers, expected=[expected])
+    elif set(steps) == {1}:
+        bounds = {"starts": starts, "ends": ends}
+        agrees("Slice", {"x": x}, {"y": "float32"}, opset=9, expected=[expected], **bounds)
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge"])
+def test_padding_with_a_computed_value(agrees, rng, mode):
+    x, widths = rng.standard_normal((3, 5)).astype("float32"), np.array([1, 0, -1, 2])
+    given = {"x": x, "p": widths, "v": np.array(3.5, "float32")}
+    agrees("Pad", given, {"y": "float32"}, constants=["p"], mode=mode)
+
+
+def test_as_many_lengths_as_sequences(refuses):
+    given = {"x": ("float32", [3, 5]), "n": ("int64", [3])}
+    sentence = refuses("ReverseSequence", given, {"y": ("float32", None)})
+    assert "ReverseSequence joins extents 3 and 5" in sentence

@@ -1,4 +1,4 @@
-"""torch's functions of symbolic numbers, fused layers of transformers, and results without tensors.
+"""Numbers beside tensors, symbolic ones too, fused layers of transformers, results without tensors.
 
 Programs are imported and compared with PyTorch at several extents.
 """
@@ -55,6 +55,28 @@ def test_functions_of_extents(function, tmp_path):
         wanted = function(x).numpy()
         (found,) = exe.run({"x": x.numpy()}).values()
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_scalars_that_a_half_type_does_not_hold(run):
+    """PyTorch multiplies and divides by them in float32."""
+    wide = torch.tensor(1e5)
+
+    def scaled(x):
+        masked = (1 - x) * -1e9
+        return masked, x * 1e-8 * 1e8, x / 1e5, x / 1e-8, x * wide, x / wide, x * 70000
+
+    x = torch.tensor([0.0, 1.0, 0.5, 60000.0, -0.25]).half()
+    found = run(import_model(torch.export.export(Function(scaled), (x,))).mod, x.numpy())
+    for number, (one, other) in enumerate(zip(found, scaled(x), strict=True)):
+        np.testing.assert_array_equal(one, other.numpy(), err_msg=str(number))
+
+
+def test_limits_that_exclude_everything(tmp_path):
+    """The upper one is taken, and NaN stays."""
+    x = torch.tensor([math.nan, 1.0, -1.0, 9.0])
+    program = torch.export.export(Function(lambda x: x.clamp(3, 1)), (x,))
+    exe = tvm_fusion.load(tvm_fusion.compile(program).export(tmp_path / "model"))
+    np.testing.assert_array_equal(exe(x), [math.nan, 1, 1, 1])
 
 
 def test_sum_with_a_length_that_depends_on_data(tmp_path):

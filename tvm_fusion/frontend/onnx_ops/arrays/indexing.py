@@ -1,7 +1,5 @@
 """Convert OneHot, ReverseSequence, and TensorScatter, which writes keys and values into a cache."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -63,6 +61,7 @@ def _computed_depth(node: Node) -> Any:
 def reverse_sequence(node: Node) -> Any:
     """Convert ReverseSequence: the first ``sequence_lens[b]`` elements of row b in reverse."""
     time, batch = node.attribute("time_axis", 0), node.attribute("batch_axis", 1)
+    lengths = node.matched(node.inputs[1], [node.shape()[batch]])
 
     def reverse(x: te.Tensor, lengths: te.Tensor) -> te.Tensor:
         def element(*at: Any) -> Any:
@@ -72,7 +71,8 @@ def reverse_sequence(node: Node) -> Any:
 
         return te.compute(x.shape, element, name="reverse_sequence")
 
-    return node.emit_te(reverse, *node.inputs, primfunc_name_hint="reverse_sequence")
+    x = node.inputs[0]
+    return node.emit_te(reverse, x, lengths, primfunc_name_hint="reverse_sequence")
 
 
 @register("TensorScatter", refuses=other_than(mode=("linear", "circular")))

@@ -1,7 +1,5 @@
 """Convert Pad by widths that are symbolic, or computed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,12 +14,14 @@ from ..registry import register
 
 @register("Pad", takes_extents=True)
 def pad(node: Node) -> Any:
-    """Convert Pad whose widths are computed or depend on dimensions; others are left to TVM."""
-    if node.opset < 11 or not (node.known_symbolic(1) or node.extents(1) is None):
-        return None
-    if node.constant(1) is not None:
+    """Convert Pad whose widths or value are computed or depend on dimensions; others are TVM's."""
+    if node.opset < 11:
         return None
     widths, shape, mode = node.extents(1), node.shape(), node.attribute("mode", "constant")
+    computes_value = node.has(2) and node.constant(2) is None
+    computes_widths = node.constant(1) is None and (widths is None or node.known_symbolic(1))
+    if not computes_value and not computes_widths:
+        return None
     axes = node.extents(3) if node.has(3) else list(range(len(shape)))
     if axes is None or not all(isinstance(axis, int) for axis in axes):
         raise Unsupported("whose axes are computed", "make the axes an initializer")

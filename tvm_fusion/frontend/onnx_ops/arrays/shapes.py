@@ -191,12 +191,12 @@ def _ones(node: Node, shape: list[Any]) -> list[int]:
 @register("Slice", takes_extents=True)
 def slice_(node: Node) -> Any:
     """Convert Slice over symbolic extents by what their ranges prove; others are left to TVM."""
-    starts, ends = node.attribute("starts"), node.attribute("ends")
-    if starts is not None and ends is not None:  # before opset 10
-        axes = node.attribute("axes") or list(range(len(starts)))
-        return op.strided_slice(
-            node.inputs[0], list(axes), list(starts), list(ends), assume_inbound=False
-        )
+    first, last = node.attribute("starts"), node.attribute("ends")
+    if first is not None and last is not None:  # before opset 10
+        along = list(node.attribute("axes") or range(len(first)))
+        bounds = _without_elements(node.shape(), along, first, last, [1] * len(along))
+        first, last, _ = bounds or (list(first), list(last), None)
+        return op.strided_slice(node.inputs[0], along, first, last, assume_inbound=bool(bounds))
     data = node.inputs[0]
     if not isinstance(getattr(data, "ty", None), relax.TensorType) or data.ty.shape is None:
         return None
@@ -207,9 +207,13 @@ def slice_(node: Node) -> Any:
     if starts is None or ends is None:
         return _slice_computed(node, axes, steps)
     axes, steps, shape = axes or list(range(len(starts))), steps or [1] * len(starts), node.shape()
-    if not all(isinstance(number, int) for number in (*axes, *steps)) or min(steps) < 1:
+    if not all(isinstance(number, int) for number in (*axes, *steps)):
         return None
     axes = [axis % len(shape) for axis in axes]
+    is_empty = _without_elements(shape, axes, starts, ends, steps)
+    starts, ends, steps = is_empty or (starts, ends, steps)
+    if min(steps) < 1:
+        return None
     begins, stops = [], []
     for axis, start, end in zip(axes, starts, ends, strict=True):
         begin, stop = (_bounded(node, at, shape[axis]) for at in (start, end))
@@ -218,9 +222,27 @@ def slice_(node: Node) -> Any:
         stop = node.facts.larger(begin, stop)
         begins.append(begin)
         stops.append(stop)
-    if all(isinstance(x, int) for x in (*begins, *stops, *(shape[a] for a in axes))):
+    is_static = all(isinstance(x, int) for x in (*begins, *stops, *(shape[a] for a in axes)))
+    if is_static and not is_empty:
         return None
     return op.strided_slice(data, axes, begins, stops, steps, assume_inbound=True)
+
+
+def _without_elements(
+    shape: list[Any], axes: list[int], starts: Any, ends: Any, steps: list[int]
+) -> tuple[list[Any], list[Any], list[int]] | None:
+    """Return bounds that count as many elements, where an axis has none; TVM counts fewer than 0.
+
+    What is read along other axes does not matter then.
+    """
+    bounds = list(zip(starts, ends, steps, strict=True))
+    for place, (axis, bound) in enumerate(zip(axes, bounds, strict=True)):
+        if all(isinstance(number, int) for number in (shape[axis], *bound)):
+            bounds[place] = (0, len(range(*slice(*bound).indices(shape[axis]))), 1)
+    if not any(isinstance(stop, int) and start == stop for start, stop, _ in bounds):
+        return None
+    begins, stops, strides = map(list, zip(*bounds, strict=True))
+    return begins, stops, strides
 
 
 def _slice_computed(node: Node, axes: list[Any] | None, steps: list[Any] | None) -> Any:

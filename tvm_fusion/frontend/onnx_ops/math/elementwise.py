@@ -72,6 +72,30 @@ def sign(node: Node) -> Any:
     return op.where(op.isnan(x), x, op.sign(x))
 
 
+@register("PRelu")
+def prelu(node: Node) -> Any:
+    """Convert PRelu of integers, which Relax's operator refuses; of floats it is left to TVM."""
+    x, slope = node.inputs
+    if not is_integer(node.dtype()):
+        return None
+    return op.where(op.less(x, relax.const(0, node.dtype())), op.multiply(x, slope), x)
+
+
+@register("Shrink")
+def shrink(node: Node) -> Any:
+    """Convert Shrink of integers, whose bias has a fraction; of floats it is left to TVM."""
+    if not is_integer(node.dtype()):
+        return None
+    limit, bias = (
+        relax.const(node.attribute(name, default), "float64")
+        for name, default in (("lambd", 0.5), ("bias", 0.0))
+    )
+    x = node.emit(op.astype(node.inputs[0], "float64"))
+    below, above = op.less(x, op.negative(limit)), op.greater(x, limit)
+    outer = op.where(above, op.subtract(x, bias), relax.const(0, "float64"))
+    return op.astype(op.where(below, op.add(x, bias), outer), node.dtype())
+
+
 @register("ThresholdedRelu")
 def thresholded_relu(node: Node) -> Any:
     """Convert ThresholdedRelu: TVM multiplies by a float32 mask, which loses types and NaN."""

@@ -7,6 +7,7 @@ from tvm import relax
 
 from ...registry import Unsupported
 from ...shape_values.facts import as_expr
+from ...tensor_types import is_integer
 from ..node import Node
 from ..registry import register
 
@@ -40,9 +41,21 @@ def reduce_min(node: Node) -> Any:
 
 @register("ReduceLogSumExp")
 def reduce_log_sum_exp(node: Node) -> Any:
-    """Convert ReduceLogSumExp of nothing, minus infinity; others are left to TVM."""
+    """Convert ReduceLogSumExp of nothing, minus infinity, and of integers; others are TVM's."""
     axes = _axes(node)
-    return None if axes is None else _of_nothing(node, axes, -np.inf)
+    nothing = None if axes is None else _of_nothing(node, axes, -np.inf)
+    return reduce_integers(node) if nothing is None else nothing
+
+
+@register("ReduceL2", "ReduceLogSum")
+def reduce_integers(node: Node) -> Any:
+    """Convert functions of sums of integers, in float64; those of floats are left to TVM."""
+    if not is_integer(node.dtype()):
+        return None
+    names = ("axes", "keepdims", "noop_with_empty_axes")
+    attributes = {n: node.attribute(n) for n in names if node.attribute(n) is not None}
+    x = node.emit(op.astype(node.inputs[0], "float64"))
+    return op.astype(node.apply(node.op_type, x, *node.inputs[1:], **attributes), node.dtype())
 
 
 def _extremum(node: Node, reduction: Any, neutral: float) -> Any:

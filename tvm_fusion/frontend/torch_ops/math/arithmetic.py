@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -47,7 +48,6 @@ _OF_NUMBERS: dict[str, Callable[[Any], Any]] = {
 }
 _ROUNDING = {"ceil": op.ceil, "floor": op.floor, "trunc": op.trunc}
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "mul": op.multiply,
     "maximum": op.maximum,
     "minimum": op.minimum,
     "atan2": op.atan2,
@@ -190,6 +190,33 @@ def add(call: Call) -> Any:
     return computed(call, op.add if name.startswith("add") else op.subtract, x, times)
 
 
+@register(*(f"mul.{overload}" for overload in _OVERLOADS))
+def multiply(call: Call) -> Any:
+    """Multiply, truth values too."""
+    return _by_scalars(call, op.multiply)
+
+
+def _by_scalars(call: Call, function: Callable[[Any, Any], Any]) -> Any:
+    """Multiply or divide; by scalars that a half type cannot hold in float32, as torch does."""
+    if not any(_exceeds(call.meta(name), call.dtype) for name in _names(call)):
+        return computed(call, function, *operands(call, call.dtype, *_names(call)))
+    x, y = operands(call, "float32", *_names(call))
+    return call.cast(call.emit(function(x, y)), call.dtype)
+
+
+def _exceeds(value: Any, dtype: str) -> bool:
+    """Say whether a scalar loses its size in a half type; one known only at run time may."""
+    if dtype not in HALF:
+        return False
+    if isinstance(value, torch.Tensor):
+        return value.dim() == 0 and name_of(value.dtype) not in (dtype, "bool")
+    if not isinstance(value, int | float):
+        return False
+    limits = torch.finfo(getattr(torch, dtype))
+    size = abs(value)
+    return limits.max < size < math.inf or 0 < size < limits.tiny
+
+
 @register("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
 def where(call: Call) -> Any:
     """Choose elements."""
@@ -202,8 +229,9 @@ def clamp(call: Call) -> Any:
     x, dtype = call.tensor("self", call.dtype), call.dtype
     low = call.get("min", None)
     high = call.get("max", None)
-    if is_float(dtype) and all(isinstance(limit, int | float) for limit in (low, high)):
-        return op.clip(x, low, high) if low <= high else op.full_like(x, relax.const(high, dtype))
+    is_constant = all(isinstance(limit, int | float) for limit in (low, high))
+    if is_float(dtype) and is_constant and low <= high:
+        return op.clip(x, low, high)
     if low is not None:
         x = call.emit(op.maximum(x, call.as_tensor(low, dtype)))
     if high is not None:
@@ -240,7 +268,7 @@ _register()
 @register("div.Tensor", "div.Scalar", "true_divide.Tensor")
 def divide(call: Call) -> Any:
     """Divide in floating point, integers too."""
-    return op.divide(*operands(call, call.dtype))
+    return _by_scalars(call, op.divide)
 
 
 @register("div.Tensor_mode", "div.Scalar_mode")
