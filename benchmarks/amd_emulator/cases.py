@@ -64,6 +64,22 @@ def _masked_attention(emit: Any, q: Any, k: Any, v: Any, m: Any) -> Any:
     return op.matmul(emit(op.nn.softmax(emit(op.add(scores, m)), -1)), v)
 
 
+def _norm_gate(emit: Any, x: Any, g: Any, w: Any, u: Any) -> Any:
+    normed = emit(op.nn.rms_norm(x, g, axes=[-1]))
+    gate = emit(op.nn.silu(emit(op.matmul(normed, w))))
+    return op.multiply(gate, emit(op.matmul(normed, u)))
+
+
+def _norm_gate_of(x: np.ndarray, g: np.ndarray, w: np.ndarray, u: np.ndarray) -> np.ndarray:
+    normed = _rms(x) * g
+    gate = normed @ w
+    return gate * _sigmoid(gate) * (normed @ u)
+
+
+def _shared_keys(emit: Any, q: Any, k: Any, v: Any) -> Any:
+    return _attention(emit, q, *(emit(op.repeat(x, 3, 1)) for x in (k, v)))
+
+
 def _int8_product(emit: Any, x: Any, q: Any, s: Any) -> Any:
     w = emit(op.multiply(emit(op.astype(q, str(x.ty.dtype.dtype))), s))
     return op.matmul(x, w)
@@ -222,6 +238,10 @@ CASES: Mapping[str, Case] = {
         _inputs(("x", ("n", 512)), ("g", (512,)), ("w", (512, 72))), _norm_product,
         lambda x, g, w: _rms(x) * g @ w, {"n": 1}, tolerance=64,
     ),
+    "RMS norm + dual GEMM": Case(
+        _inputs(("x", ("n", 80)), ("g", (80,)), ("w", (80, 70)), ("u", (80, 70))), _norm_gate,
+        _norm_gate_of, {"n": 19}, tolerance=256,
+    ),
     "int8 GEMV": Case(
         _inputs(("x", ("n", 256)), ("q", (256, 72), "int8"), ("s", (72,))), _int8_product,
         lambda x, q, s: x @ (q.astype("float64") * s), {"n": 1}, tolerance=64, dtypes=FLOATS,
@@ -251,6 +271,11 @@ CASES: Mapping[str, Case] = {
     ),
     "decode attention": Case(
         _heads(1, "n"), _attention, _attention_of, {"n": 320}, tolerance=64
+    ),
+    "attention with shared keys": Case(
+        _inputs(("q", (1, 6, "n", 64)), *((x, (1, 2, "m", 64)) for x in "kv")), _shared_keys,
+        lambda q, k, v: _attention_of(q, *(np.repeat(x, 3, 1) for x in (k, v))),
+        {"n": 19, "m": 41}, tolerance=64,
     ),
     "scan": Case(
         _inputs(("x", ("n", 517))), lambda emit, x: op.cumsum(x, 1), lambda x: x.cumsum(1),

@@ -313,10 +313,9 @@ class WaveBlock(FlashCopies, FlashSoftmax, FlashResults):
             l_i = load(self._l_i, [slot])
             return assign(l_i, l_i + (low + high))
 
-        pairs = int(self._s.ty.shape[0]) // WORD
-        slots = (unrolled("slot", self._slots, of_slot) for of_slot in (start, add))
-        first, last = slots
-        return sequence([first, unrolled("pair", pairs, exponentials), last])
+        each_pair = unrolled("pair", int(self._s.ty.shape[0]) // WORD, exponentials)
+        first, last = (unrolled("slot", self._slots, of_slot) for of_slot in (start, add))
+        return sequence([first, each_pair, last])
 
     @property
     def _excess(self) -> float:
