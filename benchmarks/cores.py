@@ -1,7 +1,5 @@
 """Cores for processes that are timed side by side: none shares a core with another."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 A process that crashes, that hangs, or that is not done in time costs its row; the reason is told.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import time

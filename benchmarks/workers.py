@@ -1,7 +1,5 @@
 """Worker processes that answer lines by lines: a crash or a hang costs one case, and is told."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

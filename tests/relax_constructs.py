@@ -4,8 +4,6 @@
 Foreign functions of the modules are registered here; they take and return tensors.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

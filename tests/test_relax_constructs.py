@@ -1,7 +1,5 @@
 """Every construct of Relax goes through the registered pipeline and through a whole build."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

@@ -5,8 +5,6 @@ target=target)`` inside a pipeline of one's own, or ``tvm.compile(mod, target,
 relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion")`` for a whole build.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import tvm

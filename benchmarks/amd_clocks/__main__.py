@@ -1,7 +1,5 @@
 """The command line: count groups of models, write the record and the page."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from datetime import date

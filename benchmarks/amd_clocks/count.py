@@ -1,7 +1,5 @@
 """The counts of a kernel: a few blocks of its launch in the interpreter, and its code object."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Launches of the zoo's models, beside those of the same models for an H100; plans, no device."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache

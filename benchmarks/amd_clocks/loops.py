@@ -1,7 +1,5 @@
 """Inner loops of GEMM and attention: what matrix cores get of the clocks that a wave issues."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any

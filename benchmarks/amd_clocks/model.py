@@ -17,8 +17,6 @@ latency and the time of a launch those that the planner assumes. What the roofli
 here: how many waves a SIMD has, which unit is the busiest, what waves wait for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The record: of each architecture its groups, with their kernels' counts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Groups of models of the zoo, planned for an AMD GPU in float16, counted and priced."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The page: of each architecture its kernels, the dearest of a model first."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A small graph of one kind, static or symbolic, in a precision or quantised to bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -3,8 +3,6 @@
 Sizes are odd where kernels allow it, and small: instructions are interpreted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

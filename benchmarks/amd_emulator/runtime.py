@@ -5,8 +5,6 @@ TVM's own functions are overridden by name: ``device_api.rocm`` is the CPU's, an
 installed: TVM asks a device that is there for its limits, and a CPU says one thread a block.
 """
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import struct

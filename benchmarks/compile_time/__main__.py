@@ -1,7 +1,5 @@
 """The command line: compile, write ``results/compile_time.json.xz`` and ``README.md``."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """GPT-2's decoder of any depth, operator by operator as importers give it."""
 
-from __future__ import annotations
-
 import math
 
 import tvm

@@ -3,8 +3,6 @@
 Compiling them shows what is done once for each layer, and what once for all equal ones.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -6,8 +6,6 @@ Threads of a pool spin for a while before they sleep, on cores that the other en
 turn is many calls, behind a pause.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -7,8 +7,6 @@ where PyTorch is installed. Registers hold numbers as the GEMMs do: zeros take l
 core's clock is up to 1.15 times as fast. Shares are of one core's peak, times the threads.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

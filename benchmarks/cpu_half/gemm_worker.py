@@ -1,7 +1,5 @@
 """GEMMs on tile registers with a number of threads, and the registers alone, timed in turns."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

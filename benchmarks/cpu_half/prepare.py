@@ -1,7 +1,5 @@
 """Compile one model, or write what its peer and its check need, in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -8,8 +8,6 @@ cores of their own. Records go to $OUT as of each command, each row when it is m
 what is missing.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

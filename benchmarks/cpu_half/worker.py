@@ -1,7 +1,5 @@
 """One model with a number of threads, in a process of its own: checks, then times in turns."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

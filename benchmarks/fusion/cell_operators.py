@@ -3,8 +3,6 @@
 Apart from those over images they take tensors of any rank; leading extents may be symbolic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Rows are the first operator's type, columns the second's. Where the second opera
 operands there are pairs with the first as either of them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Attention of models: plain, causal, biased, with soft-capped scores, windows and shared heads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """One step of a Llama-style decoder, as a function of one token, its weights and its caches."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

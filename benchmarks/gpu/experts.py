@@ -1,7 +1,5 @@
 """Mixtures of experts: products of rows sorted by expert, and whole blocks with their routing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

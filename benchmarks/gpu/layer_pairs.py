@@ -3,8 +3,6 @@
 MLPs of fields of radiance and of recommenders, pointwise convolutions of first stages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Products of other types than half types on tensor cores: float8, int8, float32, tfloat32."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache

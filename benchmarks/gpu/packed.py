@@ -4,8 +4,6 @@ The graph is what a user writes in PyTorch: the offsets give each token the firs
 of its sequence, and the mask compares positions with them. PyTorch's kernel takes the offsets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

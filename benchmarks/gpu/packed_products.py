@@ -1,7 +1,5 @@
 """Products of half types with int4 or int8 weights and scales, of more rows than a decoder's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Products on tensor cores: GEMMs of models, of few rows, of symbolic rows, of random shapes."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace

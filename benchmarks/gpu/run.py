@@ -6,8 +6,6 @@ Only then it is timed: each side's calls over buffers that take turns, more than
 holds, are captured in a CUDA graph; the graphs take turns, and the medians are kept.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Check and time a work as a user calls it: with the host's part, and what stays in place bound."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is timed, in PyTorch: exported and compiled ahead, or run by PyTorch's own compiler."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace

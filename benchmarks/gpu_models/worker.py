@@ -3,8 +3,6 @@
 Prints a line of JSON when it is ready, waits for a line, and prints another with the times.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import statistics

@@ -1,7 +1,5 @@
 """Sweep operators in half types: ``python -m benchmarks.half_sweep``."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -1,7 +1,5 @@
 """ONNX's backend cases of one operator, their floating point tensors of a half type."""
 
-from __future__ import annotations
-
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """PyTorch's operator samples in half types, and eager PyTorch's results in wider ones."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@
 nothing of its arena, so a session with its weights elsewhere runs under smaller and smaller limits.
 """
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Where and when a measurement was taken."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """One model, all peers: a process each, the reference first, then check, then time."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -7,8 +7,6 @@ choose among the graphs: mapping cells, small graphs, functions of PyTorch, mode
 Exit code 1 where one differs.
 """
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import keyword

@@ -1,7 +1,5 @@
 """How expressions are written: a name, a function of inputs, and the fewest kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

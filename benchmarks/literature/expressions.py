@@ -6,8 +6,6 @@ product with what goes into it and comes out of it element by element. Two produ
 two.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tvm import relax
 from tvm.relax import op

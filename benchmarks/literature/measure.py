@@ -4,8 +4,6 @@ Processes compile side by side. Results are compared with those of the graph as 
 the CPU; what is right is timed in turns, on GPUs as CUDA graphs (that takes PyTorch).
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time

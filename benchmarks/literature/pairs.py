@@ -4,8 +4,6 @@ Pooling behind convolutions of VGG and C3D; gates of channels before projections
 a copy with channels last before convolutions of channels that are planes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ EfficientNet-B0 are the zoo's; the other transformers are configurations of the 
 transformers, exported by PyTorch. Its two R-CNNs are not built: they select boxes at run time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

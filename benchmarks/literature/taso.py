@@ -5,8 +5,6 @@ SqueezeNet 1.1, VGG-19 and Inception-v3 after the papers of the networks. Stride
 alike on both sides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -6,8 +6,6 @@ rounded as llama.cpp's are, which takes turns instead, if ``LLAMA_CPP_PYTHON`` n
 has it. It writes ``results/llm.json`` and ``README.md``.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Language models with weights of a GGUF file: ours and llama.cpp's time in turns."""
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 import time

@@ -5,8 +5,6 @@ side by side and compare logits and caches with PyTorch's in float32, then one a
 timed while the others wait; what is not ready in time is told. The record is written row by row.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

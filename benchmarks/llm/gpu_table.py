@@ -4,8 +4,6 @@ Rows of results replace those of the same name in ``results/gpu.json``; without 
 written again.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 from pathlib import Path

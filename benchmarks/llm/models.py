@@ -1,7 +1,5 @@
 """Language models of transformers with the shapes of released ones, and random weights."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Steps of language models that are timed on a GPU, the most important first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

@@ -3,8 +3,6 @@
 Stock TVM's verdicts change with TVM and onnx only and are taken from the file that is there.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

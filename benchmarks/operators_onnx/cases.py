@@ -1,7 +1,5 @@
 """The cases: models of one or a few operators with inputs and the outputs that ONNX expects."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterator

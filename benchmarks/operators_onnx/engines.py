@@ -1,7 +1,5 @@
 """Compiling and running one case: by this package, and by TVM alone."""
 
-from __future__ import annotations
-
 import tempfile
 import warnings
 from collections.abc import Collection

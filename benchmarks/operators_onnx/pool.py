@@ -1,7 +1,5 @@
 """Worker processes: a case that crashes or hangs ends its worker, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator

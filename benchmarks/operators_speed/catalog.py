@@ -4,8 +4,6 @@ Left out are operators of sequences, strings, control flow, random numbers and t
 describes shapes, and what has results of data-dependent shapes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

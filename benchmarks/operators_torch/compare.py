@@ -1,7 +1,5 @@
 """Comparison with eager PyTorch: dtype, shape, and values within the dtype's tolerance."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Sequence
 from typing import Any

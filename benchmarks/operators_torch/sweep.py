@@ -1,7 +1,5 @@
 """Worker processes over the cases: a crash or a hang costs one worker, and is recorded."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -19,6 +19,7 @@ KINDS = ("templates", "forms", "laws", "patterns", "passes")
 
 #: Passes that are one rule of the rewriting stage, by the rule's name.
 RULES = {
+    "unread_parts": "SkipUnreadParts",
     "byte_products": "ByteProducts",
     "batch_matmuls": "BatchMatmuls",
     "join_matmuls": "JoinMatmuls",

@@ -3,8 +3,6 @@
 ``python -m benchmarks.parallel.compile_worker CASE WORKERS TARGET FOLDER``
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -9,8 +9,6 @@ The record is written row by row, and what is not ready in time is told.
     waiting            calls each of which is waited for by reading the logits
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -12,8 +12,6 @@ graph has them.
     prefill N  -> the same
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -31,7 +31,7 @@ from tvm_fusion.schedule.stage.emit import group_of
 from tvm_fusion.tuning.tasks import alone, calls_of
 
 FUSED, PARTS = "fused", "parts"
-_NAMED = 24  # hexadecimal digits of a group's name
+_NAMED = slice(14, 24)  # hexadecimal digits of a group's name
 MOST_STEPS = 6  # kernels of an alternative
 
 
@@ -204,4 +204,4 @@ def parts_of(steps: Sequence[Claim | ProfiledGroup]) -> list[ProfiledGroup]:
 
 def _name_of(key: Key) -> str:
     text = "\n".join([key.structure, key.dtypes, key.shapes, key.versions])
-    return hashlib.sha256(text.encode()).hexdigest()[:_NAMED]
+    return hashlib.sha256(text.encode()).hexdigest()[_NAMED]

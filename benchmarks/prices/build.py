@@ -8,8 +8,6 @@
 Nothing needs the device; the folder travels to it.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import time
@@ -52,7 +50,7 @@ from .compile_worker import reason
 
 
 def about(claim: Claim, device: Device) -> dict[str, Any]:
-    """Describe a group for a reader: its operators, template, form and shapes."""
+    """Describe a group for a reader: its operators, template and form."""
     chosen = [form for form in claim.template.forms(claim, device) if form.is_chosen]
     group = claim.group
     return {
@@ -60,10 +58,6 @@ def about(claim: Claim, device: Device) -> dict[str, Any]:
         "template": claim.template.name,
         "form": chosen[0].name if chosen else "",
         "kernel": chosen[0].kernel if chosen else "",
-        "shapes": [
-            f"{v.dtype} {'x'.join(str(int(d)) for d in v.shape)}"
-            for v in (*group.inputs, *group.outputs)
-        ],
     }
 
 

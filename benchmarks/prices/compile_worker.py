@@ -5,8 +5,6 @@
 a JSON object: why a function is not in the library, by name.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

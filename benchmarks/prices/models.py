@@ -5,8 +5,6 @@ of the classes' defaults, which are a published model's, but for what the table 
 are made of the same table with more layers, and as many as published in each stage.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

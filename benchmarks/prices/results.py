@@ -24,11 +24,9 @@ def load() -> dict[str, Any]:
     """Return, by target, how its groups were measured, and a row for each of them."""
     record = load_tables(RESULT)
     for one in record.values():
+        kernels = [_named(claim, one["features"]) for claim in one.pop("kernels")]
         for row in one["rows"]:
-            row["claims"] = {
-                way: [_named(claim, one["features"]) for claim in claims]
-                for way, claims in row["claims"].items()
-            }
+            row["claims"] = {w: [kernels[i] for i in own] for w, own in row["claims"].items()}
     return record
 
 
@@ -39,24 +37,23 @@ def _named(claim: Sequence[Any], names: Sequence[str]) -> dict[str, Any]:
     return {"template": template, **{name: value for name, value in found if value}}
 
 
-def _values(claim: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
+def _values(claim: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
     """List a claim's template and features without their names; zeros at the end are left out."""
     values = [claim.get(name, 0) for name in names]
     while values and not values[-1]:
         values.pop()
-    return [claim["template"], *values]
+    return (claim["template"], *values)
 
 
-def price(row: dict[str, Any], target: str) -> dict[str, float]:
-    """Price a row's alternatives by the coefficients that ship, else as the planner had them."""
+def price(row: dict[str, Any], target: str) -> float:
+    """Price a row's group by the coefficients that ship, else as the planner had it."""
     from benchmarks.cost_model.fit import predicted
     from tvm_fusion.fusion.fitted import fits
 
     fit = fits().get(device_of(target))
     if fit is None or row["source"] != "fitted":
-        return dict(row.get("planned", row["roofline"]))
-    ways = row["claims"].items()
-    return {way: round(predicted({"claims": c}, fit.coefficients), 2) for way, c in ways}
+        return float(row.get("planned", row["roofline"]))
+    return round(predicted({"claims": row["claims"]["fused"]}, fit.coefficients), 2)
 
 
 def device_of(target: str) -> tuple[str, str, str, int]:
@@ -82,16 +79,21 @@ def samples(target: str, half: str) -> list[dict[str, Any]]:
 
 
 def store(record: Mapping[str, Any]) -> None:
-    """Write the record."""
+    """Write the record: the kernels that its alternatives share once, by their number."""
     from tvm_fusion.fusion.features import NAMES
 
     tables = {}
     for target, one in record.items():
+        kernels: dict[tuple[Any, ...], int] = {}
         rows = []
         for row in one["rows"]:
-            claims = {w: [_values(claim, NAMES) for claim in c] for w, c in row["claims"].items()}
+            claims = {
+                way: [kernels.setdefault(_values(claim, NAMES), len(kernels)) for claim in own]
+                for way, own in row["claims"].items()
+            }
             rows.append({**row, "claims": claims})
-        tables[target] = {**one, "features": list(NAMES), "rows": rows}
+        about = {"features": list(NAMES), "kernels": list(kernels)}
+        tables[target] = {**one, **about, "rows": rows}
     store_tables(RESULT, tables)
 
 
@@ -125,14 +127,14 @@ def take(folder: Path, measured: Path, threads: int | None = None) -> None:
         known = rows.get(key, {}).get("calls", {})
         calls = known | {m: own[key] for m, own in index["models"].items() if key in own}
         row = {"key": key, **{k: group[k] for k in _KEPT}, "calls": calls}
-        row["roofline"] = {way: one["roofline_us"] for way, one in group["prices"].items()}
-        row["source"] = group["prices"]["fused"]["source"]
+        fused = group["prices"]["fused"]
+        row |= {"roofline": fused["roofline_us"], "source": fused["source"]}
         if index["target"].startswith("cpu"):  # its coefficients are of another machine
-            row["planned"] = {way: one["us"] for way, one in group["prices"].items()}
+            row["planned"] = fused["us"]
         row["claims"] = {way: one["claims"] for way, one in group["prices"].items()}
         rows[key] = row | {k: answer[k] for k in ("us", "wrong", "error") if k in answer}
     one["rows"] = [rows[key] for key in sorted(rows) if rows[key]["calls"]]
     store(record)
 
 
-_KEPT = ("title", "template", "form", "kernel", "shapes")
+_KEPT = ("title", "template", "form", "kernel")

@@ -6,8 +6,6 @@ same weights where they take them in the same form; their results are compared, 
 in turns. A process measures group after group; a crash costs the group.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import ctypes

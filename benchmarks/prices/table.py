@@ -59,7 +59,7 @@ def models_of(rows: Iterable[Row]) -> list[str]:
 
 def ratio(row: Row, of: str = "price") -> float:
     """Divide the price of a group by its time."""
-    return float(row[of][FUSED] / row["us"][FUSED])
+    return float(row[of] / row["us"][FUSED])
 
 
 def within(ratios: Sequence[float], factor: float) -> str:
@@ -98,7 +98,7 @@ def _error(name: str, rows: Sequence[Row]) -> list[str]:
 
 def lost(row: Row) -> float:
     """Microseconds by which the price of a group is off, of one call."""
-    return float(abs(row["price"][FUSED] - row["us"][FUSED]))
+    return float(abs(row["price"] - row["us"][FUSED]))
 
 
 def _worst(rows: Sequence[Row]) -> list[str]:
@@ -111,7 +111,7 @@ def _worst(rows: Sequence[Row]) -> list[str]:
             [
                 _short(row["title"]),
                 ", ".join(filter(None, (row["template"], row.get("form"), row.get("kernel")))),
-                f"{row['price'][FUSED]:.1f} ({row['source']})",
+                f"{row['price']:.1f} ({row['source']})",
                 f"{us[FUSED]:.1f}",
                 others,
                 ", ".join(row["calls"]),

@@ -1,7 +1,5 @@
 """Quantize a model, or compile one of its files, in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

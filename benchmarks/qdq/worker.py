@@ -4,8 +4,6 @@ The reference is ONNX Runtime without graph optimizations: each pair of Quantize
 DequantizeLinear as the file has it, in float32.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

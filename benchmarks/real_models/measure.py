@@ -1,7 +1,5 @@
 """Compile one file with its ranges, run it without the compiler, and compare."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

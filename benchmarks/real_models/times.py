@@ -1,7 +1,5 @@
 """Time artifacts against ONNX Runtime, each in a process with cores of its own."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Figures of one model under each way of rewriting, by the planner; nothing is built."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models of sound, and of time series."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Decoders of text, whole sequences and single steps with a cache."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

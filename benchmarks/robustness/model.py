@@ -1,7 +1,5 @@
 """A module and its example inputs, with tensors alone on both sides."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

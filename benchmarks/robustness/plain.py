@@ -1,7 +1,5 @@
 """Networks of images and sequences in plain PyTorch, with blocks as torchvision has them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

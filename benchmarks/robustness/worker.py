@@ -1,7 +1,5 @@
 """One model in a process of its own, which tells before and after each of its cells."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

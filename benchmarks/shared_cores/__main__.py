@@ -1,7 +1,5 @@
 """The command line: time a model next to other libraries, write ``results`` and ``README.md``."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

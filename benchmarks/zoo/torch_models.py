@@ -4,8 +4,6 @@ Needs the extra ``zoo``. Nothing is downloaded; weights are random, yet scaled s
 neither vanish nor explode.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ Links between files become links between pages; a link to a file that is no page
 Images stay where they are.
 """
 
-from __future__ import annotations
-
 import os.path
 import re
 from pathlib import Path, PurePosixPath

@@ -95,7 +95,7 @@ def row(key, price, us, wrong=(), **more):
     times = {"fused": us, "parts": 10.0}
     return {
         "key": key, "title": key, "template": "rows", "form": "", "kernel": "", "source": "fitted",
-        "price": {"fused": price}, "roofline": {"fused": 2 * price}, "us": times,
+        "price": price, "roofline": 2 * price, "us": times,
         "wrong": dict.fromkeys(wrong, "differ"), "calls": {"m": 2}, **more,
     }  # fmt: skip
 

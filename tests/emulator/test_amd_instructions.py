@@ -147,6 +147,33 @@ def test_words(line, function):
     assert out[:, 0].tolist() == wanted
 
 
+BIT_SEARCHES = [
+    ("s_flbit_i32_b32 s10, s8", "s_clz_i32_u32", lambda x: 32 - x.bit_length()),
+    ("s_flbit_i32_b64 s10, s[8:9]", "s_clz_i32_u64", lambda x: 64 - x.bit_length()),
+    ("s_flbit_i32 s10, s8", "s_cls_i32",
+     lambda x: 32 - (signed(x) ^ signed(x) >> 31).bit_length()),
+    ("s_ff1_i32_b32 s10, s8", "s_ctz_i32_b32", lambda x: (x & -x).bit_length() - 1),
+    ("s_ff1_i32_b64 s10, s[8:9]", "s_ctz_i32_b64", lambda x: (x & -x).bit_length() - 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+@pytest.mark.parametrize(("line", "name", "function"), BIT_SEARCHES)
+def test_searches_for_a_bit(line, name, function, arch):
+    """The bit found may be in either half; none is found in zero."""
+    rng = np.random.default_rng()
+    line = line if arch == "gfx942" else name + line[line.index(" ") :]
+    for shift in (0, int(rng.integers(1, 31)), int(rng.integers(33, 62))):
+        whole = int(rng.integers(1 << 62, 1 << 63)) | 1
+        for value in (whole >> shift, whole << shift & (1 << 64) - 1, 0):
+            low, high = value & 0xFFFFFFFF, value >> 32
+            searched = value if "64" in line else low
+            wanted = function(searched) if searched else -1
+            lines = f"v_readfirstlane_b32 s8, v10\n  v_readfirstlane_b32 s9, v12\n  {line}"
+            _, out = results(f"{lines}\n  v_mov_b32_e32 v20, s10", [[low, 0, high]], arch)
+            assert set(out[:, 0].tolist()) == {wanted & 0xFFFFFFFF}, hex(value)
+
+
 @pytest.mark.parametrize(
     ("line", "wanted"),
     [  # 32 bits of a literal are an integer's low half, and a float's high half

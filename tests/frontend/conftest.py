@@ -1,7 +1,5 @@
 """Small ONNX models, and a way to run a Relax module."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

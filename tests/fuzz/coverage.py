@@ -1,7 +1,5 @@
 """How many groups of each template contained each operator."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable

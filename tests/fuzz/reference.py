@@ -6,8 +6,6 @@ How far they spread says what error a value may have after all that was computed
 Elements that are NaN or infinite have no spread as long as the perturbed ones are the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

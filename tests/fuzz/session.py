@@ -1,7 +1,5 @@
 """Many graphs, in worker processes: a crash or a hang costs one graph and is a finding."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """A failing graph made small: fewer outputs, later starts, no node that is not needed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

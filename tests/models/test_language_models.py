@@ -80,10 +80,36 @@ DECODERS = {
 }
 
 
+REFUSED = {
+    "RecurrentGemma": (
+        {
+            "lru_width": 48,
+            "head_dim": 12,
+            "attention_window_size": 8,
+            "block_types": ["recurrent", "attention"],
+        },
+        r"keeps states in its modules \(model.layers.0.temporal_block.conv1d_state\); expected",
+    ),
+    "GPTNeo": (
+        {
+            "num_layers": 2,
+            "num_heads": 4,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": 8,
+        },
+        "logits of GPTNeoForCausalLM with a cache of fixed size are off by [0-9]+% of their range",
+    ),
+    "Mpt": (
+        {"d_model": 48, "n_heads": 4, "n_layers": 2, "max_seq_len": 128},
+        r"MptForCausalLM fails with a cache of fixed size \(The size of tensor a",
+    ),
+}
+
+
 def decoder(kind, **sizes):
     head = "LMHeadModel" if kind == "GPT2" else "ForCausalLM"
     model = getattr(transformers, kind + head)
-    config = model.config_class(**{**SIZES, **DECODERS[kind], **sizes})
+    config = model.config_class(**{**SIZES, **DECODERS.get(kind, {}), **sizes})
     return drawn(model(config))
 
 
@@ -157,6 +183,18 @@ def test_greedy_programs_return_the_next_token():
     with torch.no_grad():
         expected = model(input_ids=whole, use_cache=False).logits.numpy().argmax(-1)
     np.testing.assert_array_equal(whole[:, PROMPT:].numpy(), expected[:, PROMPT - 1 : -1])
+
+
+def test_a_bias_by_position_covers_the_cache():
+    """ALiBi, which Falcon makes as long as its mask, is as long as the cache."""
+    model = decoder("Falcon", multi_query=True, alibi=True, new_decoder_architecture=False)
+    step = tvm_fusion.models.causal_lm(model, 16, chunk=4)["prefill"].module()
+    ids = torch.randint(3, VOCABULARY, (1, 7))
+    with torch.no_grad():
+        step(input_ids=ids[:, :4], position=torch.tensor([0]))
+        found = step(input_ids=ids[:, 4:], position=torch.tensor([4]))["logits"]
+        expected = model(input_ids=ids, use_cache=False).logits[:, -1]
+    torch.testing.assert_close(found, expected)
 
 
 def test_another_type_of_cache_is_one_sentence():
@@ -254,6 +292,14 @@ def test_strict_export_gives_the_same_functions():
 def test_what_a_decoder_cannot_be(make, options, message):
     with pytest.raises(UserError, match=message):
         tvm_fusion.models.causal_lm(make(), **{"max_length": 16, **options})
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_model_that_a_cache_of_fixed_size_breaks(kind):
+    """What transformers itself computes wrongly over one is not exported."""
+    sizes, message = REFUSED[kind]
+    with pytest.raises(UserError, match=message):
+        tvm_fusion.models.causal_lm(decoder(kind, **sizes), LENGTH, chunk=8)
 
 
 def test_a_decoder_alone_has_no_encoder():

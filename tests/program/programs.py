@@ -1,7 +1,5 @@
 """Groups to compose: graphs with a float64 reference, and what runs their programs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 

@@ -5,8 +5,6 @@ moving the result of every operator of the original by a rounding of its dtype, 
 Carlo arithmetic; Parker, 1997).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Equal bindings become one; where all differ, TVM's pass is not asked."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

@@ -1,7 +1,5 @@
 """A tracker of TVM's RPC and servers of it, as processes on the loopback interface."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import signal

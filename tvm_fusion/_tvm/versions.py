@@ -1,7 +1,5 @@
 """The one place that knows TVM versions; imported before TVM, so that it can say what is wrong."""
 
-from __future__ import annotations
-
 import importlib
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any

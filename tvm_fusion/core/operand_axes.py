@@ -4,8 +4,6 @@ A part of the result along such an axis is computed of parts of the operands; se
 lie one behind the other, of operands that do.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import relax, tirx

@@ -1,7 +1,5 @@
 """Untouched functions: external, already fused or already scheduled, which no pass changes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tvm

@@ -16,6 +16,8 @@ from .tile_permission import need_tiles, refused_tiles
 _TRIPLES = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 # LLVM's name for the lowest common denominator of a family is "generic" in both: say which.
 _BASELINES = {"x86-64": "x86_64", "aarch64": "aarch64"}
+# Levels are for any machine that has them: plans for one are the same wherever they are made.
+_LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -51,7 +53,7 @@ def _own_features() -> tuple[str, ...]:
 def refusal_note(spec: TargetSpec) -> str | None:
     """Say why a target for this CPU is one without its AMX, if so."""
     has_tiles = need_tiles(probe.host_cpu().features)
-    if spec.kind != "llvm" or not has_tiles or spec.device.features != _own_features():
+    if spec.kind != "llvm" or not has_tiles or spec.device.cores is None:
         return None
     refused = refused_tiles()
     return refused and (
@@ -99,7 +101,7 @@ def named(name: str, changes: list[str], machine: str | None = None) -> TargetSp
         config["mattr"] = tuple(changes)
     label = {v: k for k, v in _BASELINES.items()}[machine] if name == "generic" else name
     here, can = probe.host_cpu(), capabilities(label, _features(config))
-    if machine == probe.machine() and can["features"] == _own_features():
+    if label not in _LEVELS and machine == probe.machine() and can["features"] == _own_features():
         figures = {k: getattr(here, k) for k in ("cores", "l2_bytes", "l3_bytes")}
         device = Device("llvm", label, here.name, **figures, **can)
         config["num-cores"] = here.cores

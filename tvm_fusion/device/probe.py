@@ -1,7 +1,5 @@
 """Ask this machine for its CPU, CUDA and AMD devices; needs no TVM and no vendor package."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

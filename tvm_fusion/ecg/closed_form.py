@@ -5,8 +5,6 @@ A causal mask is ``key <= query + offset``, a sliding window has two such bounds
 hides, and read no tensor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

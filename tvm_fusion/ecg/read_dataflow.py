@@ -4,8 +4,6 @@ A binding that only renames (an alias, a tuple, an item of one) is no operator; 
 of a PrimFunc over SBlocks is an opaque one.
 """
 
-from __future__ import annotations
-
 import tvm
 from tvm import ir, relax, tirx
 

@@ -4,8 +4,6 @@ A framework has one registry. Preflight, decomposition and the importer read it;
 which operators are supported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar

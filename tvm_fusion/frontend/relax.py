@@ -1,7 +1,5 @@
 """Import Relax modules: bind dimensions, describe every function."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any

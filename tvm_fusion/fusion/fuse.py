@@ -1,7 +1,5 @@
 """The fusion stage: plan every dataflow block, and write the plan into the module."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import tvm

@@ -1,7 +1,5 @@
 """Drop what code generators need not see, and name what they cannot print."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Collection, Sequence

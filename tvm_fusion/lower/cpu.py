@@ -1,7 +1,5 @@
 """CPU kernels: small buffers on the stack, alignment of an element, trips of parallel loops."""
 
-from __future__ import annotations
-
 import math
 
 import tvm

@@ -1,7 +1,5 @@
 """Expressions that occur twice: copied, and bound to a variable each."""
 
-from __future__ import annotations
-
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext

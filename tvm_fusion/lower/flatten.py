@@ -10,8 +10,6 @@ are contiguous, and where a condition guards the access it makes one masked acce
 from an address whose division was left out if the first of them is not wanted: a crash.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Floating point operators as IEEE 754 has them: NaN, hyperbolic functions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial, reduce

@@ -20,8 +20,6 @@ are.
 Sums of reductions are left as additions until here, since TVM tells reductions by them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import ir, tirx

@@ -1,7 +1,5 @@
 """Types of one and two bytes that TVM lowers wrongly: bfloat16, float8, booleans."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """Values that threads exchange: results of reductions, lanes of shuffles."""
 
-from __future__ import annotations
-
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext

@@ -1,7 +1,5 @@
 """A function run in a process of its own: no crash of a kernel or a compiler ends this one."""
 
-from __future__ import annotations
-
 import faulthandler
 import math
 import os

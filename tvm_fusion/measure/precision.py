@@ -4,8 +4,6 @@ for each precision:  compile;  run on inputs;  largest error of an output agains
 time those within the bound in turns;  the fastest is taken
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path

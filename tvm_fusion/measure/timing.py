@@ -6,8 +6,6 @@ before each call. Weights of a model that are more than the last cache holds com
 every run: that cache is evicted, too, and then the inputs are read, which the kernels before wrote.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ write:   scale = max |x| / largest number of the type;  bytes = round(x / scale)
 read:    bytes * scale, computed by the attention that reads them
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from transformers.cache_utils import StaticLayer

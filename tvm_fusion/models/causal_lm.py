@@ -18,6 +18,8 @@ from .static_cache import is_counted, name_of_cache, static_cache, with_buffers
 from .window import WindowLayer
 
 _RECURRENT_CHUNK = 16
+_SUITED = "a model that transformers computes with a StaticCache as without one"
+_MOST_ERROR = 0.1  # of logits, of their range: half types may choose other experts
 
 
 def causal_lm(
@@ -64,8 +66,8 @@ def causal_lm(
     Raises
     ------
     UserError
-        For a model that is no decoder, sizes that it does not have, and layers whose caches have
-        no fixed size.
+        For a model that is no decoder, sizes that it does not have, layers whose caches have no
+        fixed size, and models that transformers computes wrongly with caches of fixed size.
 
     Examples
     --------
@@ -79,16 +81,29 @@ def causal_lm(
     check(model, False, sizes)
     if cache_dtype not in (None, *LARGEST):
         raise UserError(f"cache_dtype {cache_dtype!r}", f"one of {', '.join(LARGEST)}, or None")
-    step = _Step(model, max_length, batch, cache_dtype, greedy)
-    windows = [layer.max_cache_len for layer in step.layers if isinstance(layer, WindowLayer)]
-    most = min([chunk or 512, max_length, *windows])
-    if any(isinstance(layer, LinearAttentionLayer) for layer in step.layers):
-        prefill = step.program(min(most, chunk or _RECURRENT_CHUNK), strict)
-    else:
-        prefill = step.program(3, strict, up_to=most)
-    with _few_experts(model, batch), absorbed(model):
-        decode = step.program(1, strict)
+    with _refused(model):
+        step = _Step(model, max_length, batch, cache_dtype, greedy)
+        windows = [layer.max_cache_len for layer in step.layers if isinstance(layer, WindowLayer)]
+        most = min([chunk or 512, max_length, *windows])
+        if any(isinstance(layer, LinearAttentionLayer) for layer in step.layers):
+            prefill = step.program(min(most, chunk or _RECURRENT_CHUNK), strict)
+        else:
+            prefill = step.program(3, strict, up_to=most)
+        with _few_experts(model, batch), absorbed(model):
+            decode = step.program(1, strict)
     return Programs({"prefill": prefill, "decode": decode}, step.names)
+
+
+@contextlib.contextmanager
+def _refused(model: Any) -> Iterator[None]:
+    """Tell in a sentence what a model of transformers raises over a cache of fixed size."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        reason = next((line for line in str(error).splitlines() if line.strip()), repr(error))
+        raise UserError(
+            f"{type(model).__name__} fails with a cache of fixed size ({reason})", _SUITED
+        ) from error
 
 
 @contextlib.contextmanager
@@ -120,6 +135,12 @@ class _Step(nn.Module):
         super().__init__()
         self.model, self._batch, self._greedy = model, batch, greedy
         self._takes = inspect.signature(model.forward).parameters
+        # Positions whose bias is a sum with the mask (ALiBi) are those that the mask has.
+        has_bias = getattr(model.config, "alibi", False)
+        self._mask = torch.ones(batch, max_length) if has_bias else None
+        self._cache = static_cache(model, model.config, max_length)
+        with torch.no_grad():
+            self._compare()
         self._cache = static_cache(model, model.config, max_length, cache_dtype)
         self.layers = self._cache.layers
         self._has_positions = "position_ids" in self._takes or any(map(is_counted, self.layers))
@@ -128,6 +149,25 @@ class _Step(nn.Module):
             model(**self._arguments(first, torch.zeros(1, dtype=torch.int64)))
         self._states = with_buffers(self, self._cache)
         self.names = tuple(state.name for state in self._states)
+
+    def _compare(self) -> None:
+        """Refuse a model whose logits depend on the kind of its cache, or on more than that."""
+        model, size = self.model, self.model.config.get_text_config().vocab_size
+        ids = (torch.arange(3 * self._batch) % size).reshape(self._batch, 3)
+        want = model(input_ids=ids, use_cache=False).logits[:, -1]
+        before = _kept(model)
+        model(**self._arguments(ids[:, :2], torch.tensor([0])))
+        found = model(**self._arguments(ids[:, 2:], torch.tensor([2]))).logits[:, -1]
+        name = type(model).__name__
+        if changed := sorted(set(_kept(model) - before)):
+            raise UserError(f"{name} keeps states in its modules ({changed[0][0]})", _SUITED)
+        error = (found - want).abs().max() / (want.max() - want.min())
+        if error > _MOST_ERROR:
+            raise UserError(
+                f"logits of {name} with a cache of fixed size are off by {error:.0%} of their "
+                "range",
+                _SUITED,
+            )
 
     def forward(self, input_ids: Tensor, position: Tensor | None = None) -> dict[str, Tensor]:
         """Return the logits of the last token, or the next; the caches hold all tokens then."""
@@ -145,6 +185,8 @@ class _Step(nn.Module):
         if "position_ids" in self._takes and position is not None:
             numbers = position + torch.arange(input_ids.shape[1], device=position.device)
             arguments["position_ids"] = numbers[None].expand(self._batch, -1)
+        if self._mask is not None:
+            arguments["attention_mask"] = self._mask
         if "logits_to_keep" in self._takes:
             arguments["logits_to_keep"] = 1
         return arguments
@@ -155,3 +197,13 @@ class _Step(nn.Module):
         if self._has_positions:
             inputs["position"] = torch.zeros(1, dtype=torch.int64)
         return exported(self, inputs, strict, tokens=up_to)
+
+
+def _kept(model: nn.Module) -> set[tuple[str, int]]:
+    """Identify the tensors that modules have beside their parameters and buffers."""
+    return {
+        (f"{path}.{name}", id(value))
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, Tensor)
+    }

@@ -7,8 +7,6 @@ One token multiplies its queries and results by the matrices that otherwise ever
 cache is multiplied by; all heads share their keys then.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

@@ -7,8 +7,6 @@ back through what computes it, to axes of each constant:
                                            w's columns whole blocks of both, or no part at all
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

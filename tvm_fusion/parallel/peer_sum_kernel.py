@@ -9,8 +9,6 @@ grid: a block for each row;  block: a thread for every 8 elements
 The next kernel is launched at once: it asks L2 for its weights while this one waits for peers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal

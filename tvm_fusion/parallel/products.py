@@ -1,7 +1,5 @@
 """Products and tables of which each worker has columns or rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (teaches numpy the name "bfloat16")

@@ -1,7 +1,5 @@
 """One function rewritten for one worker, operator by operator, as a plan says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

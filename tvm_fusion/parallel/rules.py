@@ -8,8 +8,6 @@ a summand           goes through what is linear; anything else adds the workers'
 no rule             the operator's operands are made whole
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

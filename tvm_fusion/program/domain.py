@@ -1,7 +1,5 @@
 """Proofs about index arithmetic over axes whose ranges are known."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 

@@ -4,8 +4,6 @@ A concatenation chooses by ``k * 16 + lane < 64``. Where all lanes of a block li
 is ``k * 16 < 64``, and a vector of lanes needs no choice of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Its body calls the members' PrimFuncs, one binding each, so that a later stage, 
 in any other pipeline, can read the group again or merge it by FuseTIR.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Stages as TensorIR: an unscheduled PrimFunc, and single elements as expressions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tvm import ir, s_tir, tirx

@@ -1,7 +1,5 @@
 """What quantization changes, layer by layer: both models on samples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

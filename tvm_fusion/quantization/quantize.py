@@ -1,7 +1,5 @@
 """Quantize a float model statically: ranges of activations are those of samples."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import itertools

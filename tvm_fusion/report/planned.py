@@ -1,7 +1,5 @@
 """A model with its plans, and plans made into kernels: what `explain` and `bisect` start from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

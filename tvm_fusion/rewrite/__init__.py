@@ -5,6 +5,7 @@
 ``search``     regions of a function searched with the planner's cost, and which law gained what
 ``recompose``  operators that exporters decomposed, put together again
 ``norms``      norms folded into the products behind them
+``parts``      what no one reads is not computed
 ``products``   products joined, batched, laid out
 ``bytes``      products and convolutions of quantized networks on bytes
 

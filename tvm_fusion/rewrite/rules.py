@@ -10,6 +10,7 @@ from .recompose.patterns import PATTERNS
 
 #: Rules that are passes, and what they write.
 PASSES = {
+    "unread_parts": "f(x)[part] = f(x[part]) for products, norms and attention",
     "byte_products": "products of quantised tensors multiply bytes",
     "batch_matmuls": "[x A | y B] = [x, y] [A, B], a batched product",
     "join_matmuls": "x A, x B = x [A | B]",

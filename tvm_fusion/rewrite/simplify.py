@@ -27,6 +27,7 @@ from . import rules
 from .bytes.products import ByteProducts
 from .bytes.rounded_activations import RoundedActivations
 from .norms.statistics import NormStatistics
+from .parts.unread_parts import SkipUnreadParts
 from .products.batch_matmuls import BatchMatmuls
 from .products.join_matmuls import JoinMatmuls
 from .products.transposed_phases import TransposedConvByPhases
@@ -122,10 +123,10 @@ class Rewrite:
 
     Inference forms of batch norm and dropout, no aliases, no expression computed twice, nothing
     computed that no output needs; then what is algebra: products of quantised tensors as products
-    of bytes, operators in the place of what exporters wrote out, equal forms that are cheaper,
-    matrix products of one left operand joined, independent ones batched, transposed convolutions by
-    phases on CPUs, weights of narrow types in the order of tensor cores, and norms between two
-    products as factors of rows.
+    of bytes, operators in the place of what exporters wrote out, nothing of them that no one reads,
+    equal forms that are cheaper, matrix products of one left operand joined, independent ones
+    batched, transposed convolutions by phases on CPUs, weights of narrow types in the order of
+    tensor cores, and norms between two products as factors of rows.
 
     Parameters
     ----------
@@ -200,6 +201,7 @@ class Rewrite:
         found: dict[str, Callable[[Choose], Pass]] = {
             "byte_products": lambda _: ByteProducts(),
             "recomposition": lambda _: _tidied(Recompose(without, flags)),
+            "unread_parts": lambda _: _tidied(SkipUnreadParts()),
             "search": lambda _: _tidied(self._search()),
             "transposed_phases": TransposedConvByPhases,
             "batch_matmuls": BatchMatmuls,

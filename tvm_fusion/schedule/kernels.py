@@ -1,7 +1,5 @@
 """The scheduling stage: groups become the kernels that their templates promised."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 

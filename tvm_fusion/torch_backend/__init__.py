@@ -8,8 +8,6 @@ here every graph becomes an artifact:
 ``graph``     programs of a graph, by its extents, and calls of them
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -7,8 +7,6 @@ pack them differently: by functions that their libraries have, which run where t
 they do not come from the same constants, they keep them in the libraries, as a CPU's do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

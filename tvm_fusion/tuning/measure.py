@@ -10,8 +10,6 @@ Operands come from where they lie in the model, beyond the near caches, and weig
 where the last cache does not hold those of the model (:mod:`..measure.timing`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

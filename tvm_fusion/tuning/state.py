@@ -1,7 +1,5 @@
 """How far tuning is: what the loop decides by, and what the view shows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from ..core.contract.template import Config

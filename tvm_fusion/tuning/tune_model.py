@@ -7,8 +7,6 @@ choose among the winners by races of the whole model
 race the whole model, tuned against default
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """PyTorch, eager and through its compiler, on the modules that the ONNX files came from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

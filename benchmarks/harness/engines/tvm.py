@@ -1,7 +1,5 @@
 """TVM as it comes, in two pipelines, and this project on top of it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Walks and maps give what those of apache-tvm-ffi give."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import tvm_ffi

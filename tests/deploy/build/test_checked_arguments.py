@@ -1,7 +1,5 @@
 """Kernels check what callers pass, and nothing that the virtual machine allocates or loads."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Kernels are compiled in parts, each once, and under what the caller set."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """An artifact runs where TVM's runtime is, or says at once what is missing there."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

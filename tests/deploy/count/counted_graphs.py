@@ -1,7 +1,5 @@
 """Small graphs whose launches are counted, and then run for real on a stand-in for CUDA."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Intermediate bytes, functions, dimensions and foreign calls of whole modules."""
 
-from __future__ import annotations
-
 import counted_graphs as graphs
 import numpy as np
 import pytest

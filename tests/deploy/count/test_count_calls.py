@@ -1,7 +1,5 @@
 """The count's PrimFunc calls against those that the virtual machine makes on the CPU."""
 
-from __future__ import annotations
-
 import counted_graphs as graphs
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Launches of hand-written GPU functions: names, host loops, pipelines, refusals."""
 
-from __future__ import annotations
-
 import counted_graphs as graphs
 import pytest
 import tvm

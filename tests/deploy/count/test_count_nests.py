@@ -1,7 +1,5 @@
 """Loop nests and hidden buffers of hand-written PrimFuncs with known answers."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 from tvm import tirx

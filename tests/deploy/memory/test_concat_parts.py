@@ -36,7 +36,7 @@ def summed(x):
 
 #: An input, the parts of a concatenation, its axis, and what reads it.
 CASES = {
-    "odd channels": (IMAGE, lambda x: [conv(x, 5), conv(x, 7, 1), conv(x, 4)], 1, []),
+    "odd channels": (IMAGE, lambda x: [conv(x, n, 1) for n in (5, 7, 4)], 1, []),
     "rows": (ROWS, lambda x: [dense(x, 256), op.nn.softmax(x), dense(x, 300)], 1, []),
     "images": (IMAGE, lambda x: [conv(x, 32), conv(x, 32, 1)], 0, [summed]),
 }

@@ -92,10 +92,29 @@ def leading_bit(x):
     return np.where(x == 0, np.uint32(0xFFFFFFFF), (32 - exponent).astype("u4"))
 
 
+def sign_bits(x):
+    """Return how many bits of 32 are as the highest one; all ones if all are."""
+    x = np.asarray(x).view("i4")
+    return leading_bit((x ^ (x >> np.int32(31))).view("u4"))
+
+
 def trailing_bit(x):
     """Return the number of the lowest bit that is set; all ones if there is none."""
     x = np.asarray(x, "u4")
     return np.where(x == 0, np.uint32(0xFFFFFFFF), np.uint32(31) - leading_bit(x & (~x + 1)))
+
+
+def of_halves(first, find):
+    """Find a bit of 64 as ``find`` does in 32: in the first half, or behind it in the other."""
+
+    def of_both(x):
+        halves = [np.asarray(x >> np.uint64(shift), "u8").astype("u4") for shift in (32, 0)]
+        near, far = halves if first == "high" else halves[::-1]
+        found = find(far)
+        behind = np.where(far == 0, found, found + np.uint32(32))
+        return np.where(near == 0, behind, find(near))
+
+    return of_both
 
 
 def count_bits(x):

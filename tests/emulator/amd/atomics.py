@@ -1,7 +1,5 @@
 """Atomic operations on device memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

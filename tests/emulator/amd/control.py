@@ -1,7 +1,5 @@
 """Branches, calls, waits, barriers and the end of a wave."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

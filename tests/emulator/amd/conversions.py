@@ -1,7 +1,5 @@
 """Conversions between types, and packing of two results, one row an instruction."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

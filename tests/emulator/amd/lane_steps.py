@@ -1,7 +1,5 @@
 """Instructions that move values between lanes, or between lanes and scalars."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

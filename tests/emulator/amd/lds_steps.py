@@ -1,7 +1,5 @@
 """LDS: loads, stores and atomic operations, and permutations of lanes that go through it."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

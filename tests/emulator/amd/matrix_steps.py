@@ -5,8 +5,6 @@ of C it holds column i, four rows of each 4 * groups. WMMA: lane i holds all k o
 column i of B, lane i + 16 has to hold the same; register r of C is row 2 r + lane / 16.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

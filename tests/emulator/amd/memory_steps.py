@@ -1,7 +1,5 @@
 """Loads and stores of device memory and scratch, by address, descriptor or offset."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ Types are ``f32``, ``i16``, ``u64`` and the like; ``b32`` is a ``u32`` whose mod
 floats. Arrays have the shape (waves, lanes), or one that is broadcast to it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

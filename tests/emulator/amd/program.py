@@ -1,7 +1,5 @@
 """A kernel's instructions, decoded."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from . import lds_steps, memory_steps

@@ -130,10 +130,6 @@ _TABLE: dict[str, tuple[str, tuple[str, ...], Any, Any]] = {
     "s_brev_b32": ("u32", ("u32",), lambda x: (math.bit_reverse(x), None), None),
     "s_bcnt1_i32_b32": ("u32", ("u32",), _nonzero(math.count_bits), None),
     "s_bcnt1_i32_b64": ("u32", ("u64",), _nonzero(math.count_bits), None),
-    "s_flbit_i32_b32": ("u32", ("u32",), lambda x: (math.leading_bit(x), None), None),
-    "s_clz_i32_u32": ("u32", ("u32",), lambda x: (math.leading_bit(x), None), None),
-    "s_ff1_i32_b32": ("u32", ("u32",), lambda x: (math.trailing_bit(x), None), None),
-    "s_ctz_i32_b32": ("u32", ("u32",), lambda x: (math.trailing_bit(x), None), None),
     "s_pack_ll_b32_b16": (
         "u32", ("u32", "u32"), lambda a, b: (a & U32(0xFFFF) | b << U32(16), None), None,
     ),
@@ -166,6 +162,15 @@ for _amount in (1, 2, 3, 4):
         return total.astype(U32), total > np.uint64(0xFFFFFFFF)
 
     _TABLE[f"s_lshl{_amount}_add_u32"] = ("u32", ("u32", "u32"), _shift_add, None)
+for _names, _kind, _find in (
+    ("flbit_i32_b32 clz_i32_u32", "u32", math.leading_bit),
+    ("flbit_i32_b64 clz_i32_u64", "u64", math.of_halves("high", math.leading_bit)),
+    ("flbit_i32 cls_i32", "u32", math.sign_bits),
+    ("ff1_i32_b32 ctz_i32_b32", "u32", math.trailing_bit),
+    ("ff1_i32_b64 ctz_i32_b64", "u64", math.of_halves("low", math.trailing_bit)),
+):
+    for _name in _names.split():
+        _TABLE[f"s_{_name}"] = ("u32", (_kind,), lambda x, find=_find: (find(x), None), None)
 _COMPARE = {
     "eq": np.equal, "lg": np.not_equal, "ne": np.not_equal, "gt": np.greater,
     "ge": np.greater_equal, "lt": np.less, "le": np.less_equal,

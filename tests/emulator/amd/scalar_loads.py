@@ -1,7 +1,5 @@
 """Scalar loads."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

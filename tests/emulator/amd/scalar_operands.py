@@ -1,7 +1,5 @@
 """Operands in scalar registers: numbers of a wave, and masks with a bit a lane."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from .group import Group

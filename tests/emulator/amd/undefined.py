@@ -4,8 +4,6 @@ Rules for instructions that move bits. For all others any undefined bit of a lan
 its whole result undefined.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

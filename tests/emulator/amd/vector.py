@@ -209,10 +209,7 @@ row("bfm_b32", "u32", "u32 u32", lambda a, b: ((U32(1) << (a & U32(31))) - U32(1
 row("bfrev_b32", "u32", "u32", math.bit_reverse)
 row("ffbh_u32 clz_i32_u32", "u32", "u32", math.leading_bit)
 row("ffbl_b32 ctz_i32_b32", "u32", "u32", math.trailing_bit)
-row(
-    "ffbh_i32 cls_i32", "u32", "i32",
-    lambda x: math.leading_bit(np.asarray(x ^ (x >> np.int32(31))).view(U32)),
-)  # fmt: skip
+row("ffbh_i32 cls_i32", "u32", "i32", math.sign_bits)
 row("bcnt_u32_b32", "u32", "u32 u32", lambda a, b: math.count_bits(a) + b)
 
 

@@ -1,7 +1,5 @@
 """Vector instructions as steps: sources, function, destination, modifiers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Judge cases in forked processes: a crash or a hang costs one case and is a finding."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Shapes, orders, copies, joins, cuts, borders."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How a recipe is registered, and how it finds operands that fit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from ..builder import Builder, Rejected

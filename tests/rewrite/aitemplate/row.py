@@ -1,7 +1,5 @@
 """A pass of AITemplate's, the graphs that it is for, and what does its work here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Cases of laws: what the names of a law's equation stand for, and both sides written with it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Whole searches: what laws of products, convolutions and reductions make of small graphs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

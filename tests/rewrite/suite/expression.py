@@ -1,7 +1,5 @@
 """Expressions with their known optimum: how they are written, and the list of all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property

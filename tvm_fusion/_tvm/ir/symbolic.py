@@ -4,8 +4,6 @@ TVM 0.27 takes variables of extents such as ``batch + 1`` in the type of a PrimF
 argument, as of what makes a paged cache, for free variables of the caller, and refuses to bind any.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import tvm_ffi

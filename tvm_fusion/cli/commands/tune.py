@@ -1,7 +1,5 @@
 """Tune: measure configurations of a model's kernels on this machine, and record the fastest."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

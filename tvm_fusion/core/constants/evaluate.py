@@ -4,8 +4,6 @@ TVM's FoldConstant compiles every constant expression: tens of seconds on a conv
 network; numpy compiles nothing. Floating point operators compute in float64 and round once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

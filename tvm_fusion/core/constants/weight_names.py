@@ -1,7 +1,5 @@
 """Which constant of a module is which weight of the model."""
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import hashlib

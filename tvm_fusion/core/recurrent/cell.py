@@ -11,8 +11,6 @@ The reference PrimFunc of :mod:`...frontend.operators.recurrence` and all kernel
 :class:`CellValues`, so that a cell is described once, here.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Questions and small changes to scalar expressions over buffer loads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import tvm_ffi

@@ -19,8 +19,6 @@ and a divisor by what the quotient is compared with, beyond the type's range. Co
 limits of a type are kept from it for the same reason.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import tvm

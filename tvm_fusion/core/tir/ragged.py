@@ -4,8 +4,6 @@ group e    rows offsets[e - 1] .. offsets[e] - 1; the first begins with row 0
            offsets never fall; equal ones are an empty group, and rows behind the last are of none
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import te, tirx

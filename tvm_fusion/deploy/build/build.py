@@ -1,7 +1,5 @@
 """From lowered modules to machine code for all architectures, with kernels counted."""
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from collections.abc import Iterable, Mapping

@@ -10,8 +10,6 @@ files, device code is imported part by part, and the virtual machine finds all o
     executable = bytecode + empty host module importing the device code;  link with the objects
 """
 
-from __future__ import annotations
-
 import contextvars
 import os
 import tempfile

@@ -4,8 +4,6 @@ Lowering makes ``call_tir`` an allocation and a call that binds nothing, and dro
 stay in their order, though, so the variables that they bind get the names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

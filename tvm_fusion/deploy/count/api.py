@@ -1,7 +1,5 @@
 """Count the kernels of a module, ours or stock TVM's, by the same code."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import tvm

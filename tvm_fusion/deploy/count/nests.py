@@ -6,8 +6,6 @@ latter multiply, as a loop around launches does on a GPU. A loop over tasks is a
 trips are.
 """
 
-from __future__ import annotations
-
 import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx

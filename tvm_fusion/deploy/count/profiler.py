@@ -1,7 +1,5 @@
 """What each PrimFunc launches at given argument shapes, worked out once per structure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import tvm_ffi

@@ -6,8 +6,6 @@ grid: ceil(vectors[0] / 256) blocks for tensor 0, then those of tensor 1, ...;  
     if i < vectors[t]:  destination[t][vector i] = source[t][vector i]       16 bytes where aligned
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

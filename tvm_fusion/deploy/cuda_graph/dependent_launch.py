@@ -10,8 +10,6 @@ batch 1 took 2 to 15 % longer on one H200. A kernel that does neither is ordered
 external ones may stand between.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tvm

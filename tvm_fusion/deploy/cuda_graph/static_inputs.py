@@ -5,8 +5,6 @@ at their addresses again. Here the addresses are part of what a captured graph i
 has changed, the launches are captured anew.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Collection, Mapping, Sequence
 

@@ -10,8 +10,6 @@ H200, BERT, GPT-2 and ViT-B of batch 1 take 12 to 30 us less of 430 to 580; T5's
 whose weights fit, took 9 us more.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -11,8 +11,6 @@ handed on to the captured function, which reads its fields when it is captured.
                             k1(w1, w2)
 """
 
-from __future__ import annotations
-
 import tvm
 import tvm_ffi
 from tvm import ir, relax

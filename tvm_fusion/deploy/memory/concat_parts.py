@@ -8,8 +8,6 @@ scheduled; the copy stays where something else reads a part, and where a kernel 
 otherwise than by plain loads and stores.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ recurrence, a cache that is read before it is written) is computed as results ar
 the input behind the last kernel: :mod:`.write_back`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import tvm

@@ -11,8 +11,6 @@ Inference", 2020):
 Tensors start where their storage does: kernels take no offsets.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any

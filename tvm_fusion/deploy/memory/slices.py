@@ -7,8 +7,6 @@ CPU:  a loop for each tensor, one after the other
                                state[s][.., p, .., vector i] = values[s][.., vector i]
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

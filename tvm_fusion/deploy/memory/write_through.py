@@ -8,8 +8,6 @@ when everything is scheduled; kernels that load what they stored, or store it by
 plain store, keep it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

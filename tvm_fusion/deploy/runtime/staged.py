@@ -4,8 +4,6 @@ A step of a language model takes a token and a position. New memory on the devic
 take longer than its kernels' launches, and freeing it would wait for all kernels before.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from typing import Any

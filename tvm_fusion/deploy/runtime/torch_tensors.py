@@ -1,7 +1,5 @@
 """PyTorch's tensors in and out of a call, in memory that both sides share. Imports no PyTorch."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Which target TVM is generating code for, while its callbacks ask for machine code."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Everything around TVM that CUDA machine code needs, on a machine without a GPU too."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence

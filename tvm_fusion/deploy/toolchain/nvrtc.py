@@ -1,7 +1,5 @@
 """CUDA source to machine code with NVIDIA's Python packages; no installed toolkit."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec

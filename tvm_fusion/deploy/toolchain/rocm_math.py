@@ -6,8 +6,6 @@ which LLVM ends the process. Both cases are caught while kernels are lowered: wi
 library of bitcode, they become calls of it; without it, a UserError says how to get it.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence

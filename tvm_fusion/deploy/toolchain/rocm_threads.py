@@ -9,8 +9,6 @@ compiled again with the target's own limit:
     object = LLVM(IR with the target's limit);  generate once more, linking that object instead
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

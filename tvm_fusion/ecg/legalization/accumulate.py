@@ -5,8 +5,6 @@ rounded to eight or eleven bits; stock computes all of them in the type of the o
 an operator is legalized at float32, and only its parameters are narrowed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

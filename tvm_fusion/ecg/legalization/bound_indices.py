@@ -13,8 +13,6 @@ than the axis that it runs through has elements. Conditions of writes move out o
 do not depend on, so that loops over vectors stay loops over vectors.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Each load of a narrowed parameter widens, each store of a result rounds once; wh
 stays float32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

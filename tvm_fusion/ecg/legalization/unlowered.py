@@ -1,7 +1,5 @@
 """Refuse operators that legalization could not lower, by name, before kernels are planned."""
 
-from __future__ import annotations
-
 from collections.abc import Container
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Mapping type of one input and one output from all reads between them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

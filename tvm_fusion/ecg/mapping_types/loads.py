@@ -1,7 +1,5 @@
 """Which elements an expression reads, and under which conditions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ parameters; constants and extents it uses as they are, and one parameter, a shap
 symbolic extents that any of them has. So every stage sees one more function, no closures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Convert loops: unrolled where they are short, otherwise as functions (:mod:`.recursion`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

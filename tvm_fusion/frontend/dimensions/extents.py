@@ -1,7 +1,5 @@
 """Convert symbolic extents between TIR expressions and strings such as ``batch*4``."""
 
-from __future__ import annotations
-
 import ast
 import operator
 import re

@@ -1,7 +1,5 @@
 """Signatures of Relax functions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

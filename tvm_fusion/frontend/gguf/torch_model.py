@@ -1,7 +1,5 @@
 """Put the tensors of a GGUF file into a model of transformers."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar

@@ -6,8 +6,6 @@ half to float32   anew for each reader: the cast belongs into the kernel that re
 constants         saturated for float16, once each
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

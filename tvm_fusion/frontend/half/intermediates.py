@@ -9,8 +9,6 @@ their types. Powers of bfloat16 leave float32's range as well where their root d
 computed in float64.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Classify operators by how they compute in half precision: the table of :mod:`.precision`."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from enum import Enum

@@ -1,7 +1,5 @@
 """Recover relax.clip from calls of elementwise maximum and minimum PrimFuncs."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rewrite Relax functions one binding at a time: the base of all passes here."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Operators expanded into simpler ones, where TVM's own are wrong, slow or for CPUs only."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

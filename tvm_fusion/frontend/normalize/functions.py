@@ -1,7 +1,5 @@
 """Calls with side effects are kept, and nested functions lifted into the module."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tvm

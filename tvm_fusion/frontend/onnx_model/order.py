@@ -4,8 +4,6 @@ The standard asks for that. ONNX Runtime takes any order, and its quantizer writ
 branches read what the graph around them computes.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator, MutableSequence
 

@@ -5,8 +5,6 @@ of a short loop become nodes of the graph around them. What is decided at run ti
 of the module, called in the branches of a Relax ``If`` or by themselves (:mod:`..control_flow`).
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Register converters of ONNX operators by domain and name: ``com.acme::Foo``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Compose operators of both frameworks of Relax operators."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

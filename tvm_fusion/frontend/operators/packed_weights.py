@@ -12,8 +12,6 @@ What importers write is this formula as operators, whichever format is read, so 
 one pattern; constant folding leaves it, since the planes take the fewest bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Recurrent layers in Relax: one GEMM projects the inputs of all steps, one call_tir runs them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

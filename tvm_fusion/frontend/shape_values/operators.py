@@ -5,8 +5,6 @@ reference implementation on numbers that stand for the elements, what is element
 broadcasting with :mod:`.elements`. Constants alone are left to :mod:`..onnx_ops.node_importer`.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any

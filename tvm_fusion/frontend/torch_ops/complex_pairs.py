@@ -5,8 +5,6 @@ those that mix the parts have converters here. At the model's boundary a complex
 one with a last axis of two, as ``torch.view_as_real`` gives it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

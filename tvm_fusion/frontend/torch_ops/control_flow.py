@@ -4,8 +4,6 @@ What is decided at compile time leaves no trace: the branch that a constant choo
 short loop. The rest becomes functions of the module, as for ONNX (:mod:`..control_flow`).
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Extend TVM's importer of exported programs: every argument, dtype and shape checked."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path

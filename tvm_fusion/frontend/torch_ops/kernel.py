@@ -1,7 +1,5 @@
 """Kernels with loops and variables for PyTorch's operators: :mod:`..operators.task_kernels`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

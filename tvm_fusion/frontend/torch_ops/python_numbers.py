@@ -1,7 +1,5 @@
 """Numbers of Python in torch's graph: held as tensors by loops, and where they are no integers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import reduce

@@ -1,7 +1,5 @@
 """Decompose torch's fused layers of transformers, which ``nn.Transformer`` calls in eval mode."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

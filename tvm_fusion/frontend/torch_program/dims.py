@@ -5,8 +5,6 @@ A Relax function learns its variables from the extents of its parameters, and ca
 variable for the whole extent, and the signature says ``4*h``: calls are checked for it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

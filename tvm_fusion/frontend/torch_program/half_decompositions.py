@@ -4,8 +4,6 @@ Torch's decompositions are made of operators that each round to the half type; w
 compute in float32 overflows then, or vanishes: see :mod:`..half.intermediates`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -7,8 +7,6 @@ template refuses configurations that are no longer in its design space. A file w
 of other devices is told once.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

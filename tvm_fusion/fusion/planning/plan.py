@@ -7,8 +7,6 @@ blocks stay convex; siblings that read one tensor may share a kernel, and so may
 have nothing to do with each other; a group is legal only if a template claims it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The axes of each reduction are spread to the other stages; the reduction that
 gives the most rows is taken.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

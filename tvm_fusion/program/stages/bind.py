@@ -1,7 +1,5 @@
 """Stages of a graph's operators: those of their PrimFuncs, over the graph's values and symbols."""
 
-from __future__ import annotations
-
 import contextlib
 import weakref
 from collections.abc import Mapping, Sequence

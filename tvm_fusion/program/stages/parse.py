@@ -1,7 +1,5 @@
 """PrimFuncs of blocks as stages over their own buffers, and as stages of a graph's operators."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

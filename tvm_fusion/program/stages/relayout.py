@@ -1,7 +1,5 @@
 """Rewrite stages over new axes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Delta debugging: the smallest part of a list that still makes something fail."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Search for the groups that take longer than their operators one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal

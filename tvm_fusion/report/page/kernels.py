@@ -1,7 +1,5 @@
 """Which PrimFuncs the groups of a planned model became, and their text."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping

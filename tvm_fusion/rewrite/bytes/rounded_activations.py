@@ -1,7 +1,5 @@
 """Activations of int8 for weights in blocks, on CPUs that multiply bytes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tvm
@@ -39,13 +37,12 @@ class RoundedActivations:
         if target is None or target.kind.name != "llvm":
             return mod
         device = device_of(target)
-        is_narrow = find_of_bytes(device, 8) is None
-        if is_narrow and find_of_bytes(device, 4) is None:
+        if find_of_bytes(device, 8) is None:
             return mod
         known: dict[int, tuple[relax.Var, relax.Var]] = {}
 
         def product(value: Any, scope: Scope) -> Any:
-            return _product(value, scope, device.approximates, is_narrow, known)
+            return _product(value, scope, device.approximates, known)
 
         return rewrite(mod, product)
 
@@ -54,13 +51,12 @@ def _product(
     value: Any,
     scope: Scope,
     rounds: bool,
-    is_narrow: bool,
     known: dict[int, tuple[relax.Var, relax.Var]],
 ) -> Any:
     if op_name(value) != "relax.matmul" or not isinstance(value.args[0], relax.Var):
         return None
     x, weights = value.args
-    if not _is_packed(weights, scope, is_narrow):
+    if not _is_packed(weights, scope):
         return None
     widened = _widened(x, scope)
     if widened is not None:
@@ -80,13 +76,9 @@ def _product(
     return relax.op.matmul(x, weights, out_dtype=value.attrs.out_dtype)
 
 
-def _is_packed(weights: Any, scope: Scope, is_narrow: bool) -> bool:
-    """Whether weights are unpacked from a constant of bytes, by operators of constants alone.
-
-    Narrow ones have several numbers in a byte.
-    """
+def _is_packed(weights: Any, scope: Scope) -> bool:
+    """Whether weights are unpacked from a constant of bytes, by operators of constants alone."""
     frontier, seen, has_bytes = [weights], 0, False
-    has_shifts = not is_narrow
     while frontier:
         value = scope.value(frontier.pop())
         if isinstance(value, GenericConst):
@@ -95,7 +87,6 @@ def _is_packed(weights: Any, scope: Scope, is_narrow: bool) -> bool:
         if not isinstance(value, relax.Call) or seen == MOST:
             return False
         seen += 1
-        has_shifts |= op_name(value) == "relax.right_shift"
         for operand in value.args:
             if isinstance(operand, relax.Tuple):
                 frontier.extend(operand.fields)
@@ -103,7 +94,7 @@ def _is_packed(weights: Any, scope: Scope, is_narrow: bool) -> bool:
                 frontier.append(operand)
             elif isinstance(operand, ir.Expr) and isinstance(operand.ty, relax.TensorType):
                 return False
-    return has_bytes and has_shifts
+    return has_bytes
 
 
 def _widened(x: Any, scope: Scope) -> list[relax.Var] | None:

@@ -1,7 +1,5 @@
 """Emit the terms of an e-graph as Relax bindings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from tvm import ir, relax

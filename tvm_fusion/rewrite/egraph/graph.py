@@ -4,8 +4,6 @@ Willsey et al., "egg: Fast and Extensible Equality Saturation" (POPL 2021): node
 merging two classes is deferred until :meth:`EGraph.rebuild` finds the nodes that became equal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Operators without their operands: what nodes of an e-graph are labelled with."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Regions: what laws see at once, between operators without algebraic properties."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ norm_rows(means, squares)     mean[m] and rstd[m]; or of squares alone, rstd
 normed_product(c, ...)        (c[m, n] - mean[m] sums[n]) rstd[m]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

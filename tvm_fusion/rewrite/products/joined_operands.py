@@ -5,8 +5,6 @@
 So weights of few bits stay packed, each with its scales.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from math import prod

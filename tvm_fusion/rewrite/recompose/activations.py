@@ -1,7 +1,5 @@
 """Find SiLU, hard swish and Mish in the operators that exporters make of them."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

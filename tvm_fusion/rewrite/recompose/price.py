@@ -1,7 +1,5 @@
 """Costs of an operator and of its decomposed form, as the planner estimates them."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Rotary embedding: pairs of elements rotated by an angle that depends on the position."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any

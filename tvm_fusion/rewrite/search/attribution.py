@@ -1,7 +1,5 @@
 """Attribute a change to laws: replay the search with subsets of them."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """What a pass would do at one place, priced by the planner in the surroundings of the place."""
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -14,8 +14,6 @@ A channels-last image has few columns and many pixels: neighbouring columns in n
 alone would leave each of them thousands of loads one after the other.
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 
 from ..._tvm.ir.buffer import scratch

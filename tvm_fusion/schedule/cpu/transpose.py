@@ -1,7 +1,5 @@
 """Transpose square tiles in vector registers by shuffles."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx

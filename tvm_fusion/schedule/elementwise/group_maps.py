@@ -1,7 +1,5 @@
 """Group maps into iteration spaces: equal axes, the order of memory, contiguous axes as one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Loads of a map with the conditions that guard them: whole vectors may be loaded first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

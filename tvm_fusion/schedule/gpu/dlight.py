@@ -1,7 +1,5 @@
 """DLight's GPU rules, each tried on its own, and the check of launch limits."""
 
-from __future__ import annotations
-
 import math
 
 import tvm

@@ -1,7 +1,5 @@
 """Addresses of accesses: offsets, strides, contiguity, and the conditions of loads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tvm_ffi

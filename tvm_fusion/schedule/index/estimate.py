@@ -1,7 +1,5 @@
 """What a claim promises about work, read off a program without building anything."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Container, Hashable, Iterable, Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Simplify indices and conditions of a tile by the ranges of its loops."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tvm_ffi

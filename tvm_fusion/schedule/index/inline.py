@@ -1,7 +1,5 @@
 """A program without internal maps: each output as one expression over inputs and reductions."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Set
 from dataclasses import replace

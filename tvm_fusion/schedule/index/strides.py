@@ -1,7 +1,5 @@
 """The cost of strided accesses and branches in a CPU's vectors: gathers, scatters, masks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from tvm import ir

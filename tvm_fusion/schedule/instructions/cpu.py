@@ -62,18 +62,32 @@ def multiply(row: Instruction, a: ir.Expr, b: ir.Expr, c: ir.Expr) -> ir.Expr:
         return c + a * b
     if row.kind == "bfloat16":  # :func:`with_dot_bf16` has to stand around it
         return dot_bf16(c, a, b)
-    left, right = (
-        tirx.reinterpret(f"{types[0]}x{row.n * row.k}", x)
-        for types, x in ((row.a_types, a), (row.b_types, b))
-    )
     if row.family == "maddubs":
-        pairs = tirx.call_llvm_pure_intrin(f"int16x{row.n * 2}", row.name, left, right)
-        ones = tirx.Broadcast(tirx.const(1, "int16"), row.n * 2)
-        words = f"llvm.x86.{_PMADD[row.n]}"
-        return c + tirx.call_llvm_pure_intrin(f"int32x{row.n}", words, pairs, ones)
+        return add_pairs(row, pairs_of(row, a, b), c)
+    left, right = _operands(row, a, b)
     if row.kind == "int16":  # multiplies pairs and adds the two products
         return c + tirx.call_llvm_pure_intrin(f"int32x{row.n}", row.name, left, right)
     return tirx.call_llvm_pure_intrin(f"int32x{row.n}", row.name, c, left, right)
+
+
+def pairs_of(row: Instruction, a: ir.Expr, b: ir.Expr) -> ir.Expr:
+    """Emit the first half of ``maddubs``: sums of two products, in int16."""
+    return tirx.call_llvm_pure_intrin(f"int16x{row.n * 2}", row.name, *_operands(row, a, b))
+
+
+def add_pairs(row: Instruction, pairs: ir.Expr, c: ir.Expr) -> ir.Expr:
+    """Emit the second half: add two such sums to each word of ``c``."""
+    ones = tirx.Broadcast(tirx.const(1, "int16"), row.n * 2)
+    name = f"llvm.x86.{_PMADD[row.n]}"
+    return c + tirx.call_llvm_pure_intrin(f"int32x{row.n}", name, pairs, ones)
+
+
+def _operands(row: Instruction, a: ir.Expr, b: ir.Expr) -> list[ir.Expr]:
+    """Read words as the numbers in them."""
+    return [
+        tirx.reinterpret(f"{types[0]}x{row.n * row.k}", x)
+        for types, x in ((row.a_types, a), (row.b_types, b))
+    ]
 
 
 def _dot(

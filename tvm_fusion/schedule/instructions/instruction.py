@@ -1,6 +1,7 @@
 """A row of the table of matrix instructions."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from .layout import Layout
@@ -48,7 +49,7 @@ class Instruction:
         """How many lanes execute it together; 1 on CPUs."""
         return self.c.lane_count
 
-    @property
+    @cached_property
     def k_per_lane(self) -> int:
         """How many elements of one row of A, and of one column of B, a lane holds."""
         return prod(digit.extent for digit in self.a.registers if not digit.row)

@@ -18,8 +18,6 @@ behind which the last lane of the block has the result, and scalar reads give it
                                                           lanes in the upper half of a block
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import reduce
 from operator import xor

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -36,24 +37,24 @@ class Layout:
     lanes: tuple[Digit, ...]
     registers: tuple[Digit, ...]
 
-    @property
+    @cached_property
     def lane_count(self) -> int:
         """Number of lanes."""
         return prod(digit.extent for digit in self.lanes)
 
-    @property
+    @cached_property
     def per_lane(self) -> int:
         """Number of elements that a lane holds."""
         return prod(digit.extent for digit in self.registers)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int]:
         """Rows and columns of the matrix."""
         digits = (*self.lanes, *self.registers)
         rows = 1 + sum((digit.extent - 1) * digit.row for digit in digits)
         return rows, 1 + sum((digit.extent - 1) * digit.column for digit in digits)
 
-    @property
+    @cached_property
     def transposed(self) -> Layout:
         """The layout of the transposed matrix in the same registers."""
         lanes, registers = (
@@ -62,7 +63,7 @@ class Layout:
         )
         return Layout(lanes, registers)
 
-    @property
+    @cached_property
     def lanes_per_row(self) -> int:
         """Number of lanes that share a row."""
         return prod(digit.extent for digit in self.lanes if not digit.row)
@@ -77,7 +78,7 @@ class Layout:
             stride *= digit.extent
         return tuple(found)
 
-    @property
+    @cached_property
     def lanes_per_column(self) -> int:
         """Number of lanes that share a column: each has rows of its own."""
         return prod(digit.extent for digit in self.lanes if not digit.column)

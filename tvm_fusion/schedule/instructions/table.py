@@ -31,11 +31,14 @@ def find(device: Device, family: str, a_dtype: str, b_dtype: str) -> Instruction
 
 
 def find_of_bytes(device: Device, bits: int) -> Instruction | None:
-    """Find what a CPU multiplies uint8 of so many bits with int8 by."""
-    row = find(device, "dot", "uint8", "int8")
-    if row is not None or bits > SMALL_BITS:
-        return row
-    return find(device, "maddubs", "uint8", "int8") or find(device, "sdot", "int8", "int8")
+    """Find what a CPU multiplies integers of so many bits with int8 by.
+
+    It takes them as uint8, or as int8 or int16: then those of 8 bits have a sign.
+    """
+    families = ["dot", "maddubs"] if bits <= SMALL_BITS else ["dot"]
+    rows = [find(device, family, "uint8", "int8") for family in families]
+    rows += [find(device, "sdot", "int8", "int8"), find(device, "dot", "int16", "int16")]
+    return next((row for row in rows if row is not None), None)
 
 
 def find_dot(device: Device, a_dtype: str, b_dtype: str) -> Instruction | None:

@@ -22,8 +22,6 @@ Of m, n, k within the shape of an instruction's row, C is m rows of ``4 * n`` by
 the bytes of k, and B is a row of ``4 * n`` bytes for each word of 4 bytes of k ("VNNI order").
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -7,8 +7,6 @@ in CUDA. Values that are used several times are bound to variables, into which T
 bfloat16 does not look: calls are replaced behind it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import tvm_ffi

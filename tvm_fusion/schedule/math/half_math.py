@@ -14,8 +14,6 @@ AMD's compute the same as expressions, which :mod:`.amd_half_functions` puts in 
 calls; CPUs are unchanged.
 """
 
-from __future__ import annotations
-
 import math
 
 import tvm_ffi

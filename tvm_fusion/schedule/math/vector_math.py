@@ -1,7 +1,5 @@
 """Float32 functions that LLVM can vectorise: it calls the C library lane by lane otherwise."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

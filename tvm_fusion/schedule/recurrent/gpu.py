@@ -15,8 +15,6 @@ all the same, since barriers may not stand under conditions. Every step is a loo
 of its own, so that it means the same if threads run one after the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tvm import ir, tirx

@@ -1,7 +1,5 @@
 """What a row kernel takes besides arithmetic and bytes: waits, branches, strided accesses."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -8,8 +8,6 @@ parallel for row:
 With maps around the sum, parts of a row are mapped in vectors, summed in place and mapped again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

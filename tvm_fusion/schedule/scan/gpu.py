@@ -14,8 +14,6 @@ Every step is a loop over the threads of its own, so that it means the same if t
 the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import tvm_ffi

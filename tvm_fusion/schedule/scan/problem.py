@@ -3,8 +3,6 @@
 y[place] = after(sums[place], ...),  sums[place] = before(place) summed along the axis
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ On CPUs it takes tensors that are made of nothing (zeros to add up in, positions
 operator that alone reads them: their elements are expressions in its loops.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -14,8 +14,6 @@ n keys take n * n comparisons and one launch. Every step is a loop over the thre
 that it means the same if threads run one after the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tvm import ir, tirx

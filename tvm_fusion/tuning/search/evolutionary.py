@@ -10,8 +10,6 @@ and the cost model's features are the configuration's sizes. Builders and runner
 own (:mod:`..measure`), since a candidate is built from its configuration.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import random
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Operators over nothing: numpy's and ONNX's results, and a refusal where there is none."""
 
-from __future__ import annotations
-
 import math
 
 import ml_dtypes

@@ -1,6 +1,7 @@
 """FlashAttention on AMD's matrix cores: machine code in the interpreter, against float64."""
 
 import math
+import re
 
 import group_kernels
 import numpy as np
@@ -164,6 +165,31 @@ def test_scores_that_grow_are_rescaled(arch):
 
     params = tensors(1, 1, 33, 130, 32, dtype=HALF)
     compare(params, *PLAIN, arch, accept=lambda c: c.block_n == 32, edit=grow)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 1e-3), (HALF, 1e-4)])
+def test_weights_are_right_on_average(dtype, tolerance, arch):
+    """Weights rounded towards zero without more would all be too small, as would results be."""
+
+    def flatten(inputs):
+        inputs["q"] /= 8
+        inputs["v"][:] = 1
+
+    compare(tensors(1, 1, 33, 300, 32, dtype=dtype), *PLAIN, arch, tolerance, edit=flatten)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_one_instruction_rounds_two_weights(arch):
+    params = tensors(1, 1, 64, 256, 64, dtype=HALF)
+    members, problem, (config, *_) = configured(params, PLAIN[0], arch)
+    func = flash_mma_kernel(members.program, problem, config)
+    assembly = amd_module({"main": func}, arch).inspect_source("asm")
+    scores, results = (config.rows_of_warp * x // config.lanes for x in (config.block_n, 64))
+    assert len(re.findall("v_cvt_pk_?rtz_f16_f32", assembly)) >= scores // 2
+    assert assembly.count("v_cvt_f16_f32") <= results
+    if config.lanes == 64:
+        assert assembly.count("v_pk_fma_f32") >= scores // 2
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tvm
+from assembly import inner_block
 from group_kernels import CPU, built, group, tensor
 from tvm import relax, tirx
 
@@ -206,18 +207,47 @@ def test_rows_of_bytes(case, size):
     assert isinstance(check(Case(**given)), ByteBlocks)
 
 
-@pytest.mark.parametrize("case", ["4 bits", "zero points, the last block shorter"])
-def test_rows_of_bytes_without_vnni(case):
-    """AVX2 adds pairs of products in 16 bits: the largest numbers of both sides fit."""
+@pytest.mark.parametrize(
+    ("case", "family"),
+    [
+        ("4 bits", "maddubs"),
+        ("zero points, the last block shorter", "maddubs"),
+        ("zero points of floats, half scales", "dot"),
+    ],
+)
+def test_rows_of_bytes_without_vnni(case, family):
+    """AVX2 adds pairs of products in 16 bits, and multiplies weights of 8 bits in 16."""
     given = {**CASES[case], "terms": 256, "bytes_of": 32}
     blocks = check(Case(**given), AVX2)
     assert isinstance(blocks, ByteBlocks)
-    assert blocks.dot.family == "maddubs"
+    assert blocks.dot.family == family
 
 
-def test_bytes_of_eight_bits_would_saturate():
-    given = {**CASES["8 bits"], "terms": 256, "bytes_of": 32, "size": 32}
-    assert isinstance(claimed(Case(**given), AVX2)[1].details.config.gemm.blocks, FloatBlocks)
+@pytest.mark.parametrize(("bits", "added"), [(2, 42), (4, 8), (8, 0)])
+def test_sums_of_the_largest_bytes_do_not_saturate(bits, added):
+    case = Case(256, 16, bits=bits, size=128, bytes_of=128)
+    case.q[::2], case.q[1::2] = 0, 255
+
+    def largest(rows):
+        numbers = np.where(np.arange(rows)[:, None] % 2, -128, 127)
+        return [np.repeat(numbers, 256, 1).astype("int8"), np.ones((rows, 2), "float32")]
+
+    case.inputs = largest
+    assert check(case, AVX2).pair_sums == added
+
+
+def test_pairs_of_products_are_widened_once_a_block():
+    _, claim = claimed(Case(256, 64, bytes_of=32), AVX2)
+    (kernel,) = claim.template.emit(claim, AVX2.tvm_target()).kernels
+    inner, dots = inner_block(kernel.func, AVX2, "vpmaddubsw")
+    assert dots == 8 * inner.count("vpmaddwd") > 0
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_of_bytes_in_vectors_of_four(bits):
+    blocks = check(Case(256, 19, bits=bits, bytes_of=32), parse("cpu:nehalem"))
+    assert isinstance(blocks, ByteBlocks)
+    assert (blocks.lanes, blocks.dot.k) == (4, 2)
 
 
 @pytest.mark.parametrize("bytes_of", [32, None])

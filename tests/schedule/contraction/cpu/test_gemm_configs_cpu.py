@@ -243,3 +243,12 @@ def test_drawn_configurations_of_packed_weights_and_norm_prologues(monkeypatch):
     expected = np.tanh((normal * scale + shift) @ weights[0]) @ weights[1]
     close([actual], [expected])
     assert {norm_k for _, norm_k in drawn} == {None, 72}
+
+
+@pytest.mark.parametrize("unit", [AVX512, AVX2, NEON])
+def test_few_rows_and_many_share_a_packed_b(unit):
+    """A decode step and a prefill of one model store each weight once."""
+    machine = Machine(unit)
+    for n in np.random.default_rng().integers(1, 5000, 50).tolist():
+        widths = {default_blocking(GemmProblem(m, n, 512, 1), machine).nr for m in (1, 3, 8, 16)}
+        assert widths == {default_blocking(GemmProblem(None, n, 512, 1), machine).nr}, n

@@ -96,8 +96,6 @@ Schema 2
     Of all other entries, as JSON with sorted keys and without line breaks.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

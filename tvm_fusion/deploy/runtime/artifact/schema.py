@@ -4,8 +4,6 @@ The checksum in a manifest finds accidents; this finds what another program wrot
 fails later, or is taken for an offset or a file that it must not be. Imports no TVM.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Signatures and ranges of dimensions in a manifest; see :mod:`.manifest` for the schema."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any

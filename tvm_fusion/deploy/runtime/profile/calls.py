@@ -5,8 +5,6 @@ functions (``vm.builtin...``), and of Relax functions around them. A CUDA graph 
 :func:`ungraphed` makes a machine that launches the kernels of its graphs one by one.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 import time

@@ -5,8 +5,6 @@ the others are processes. An exception that leaves a packed function ends the wh
 so that functions that sessions call return errors as data.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Worker processes: started as disco asks for them, and watched."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

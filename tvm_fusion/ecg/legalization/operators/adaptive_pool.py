@@ -4,8 +4,6 @@ TOPI's windows have a length that depends on the position: a reduction inside a 
 schedule of a GPU takes.
 """
 
-from __future__ import annotations
-
 from functools import reduce
 
 from tvm import ir, relax, te, tirx

@@ -9,8 +9,6 @@ What TOPI writes otherwise:
 * TVM's tests for NaN and infinity do not take bfloat16.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

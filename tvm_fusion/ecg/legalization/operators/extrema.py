@@ -4,8 +4,6 @@ TOPI's start from the lowest finite number: the maximum of ``[-inf, -inf]`` woul
 place of it -1. Its places ignore NaN, which is the first of all in numpy and PyTorch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

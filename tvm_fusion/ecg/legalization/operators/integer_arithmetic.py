@@ -7,8 +7,6 @@ overflows, divides by a count of 64 bits, so that its result has another type th
 and by zero where an extent is zero, which ends the process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tvm import ir, relax, te, tirx, topi

@@ -10,8 +10,6 @@ global memory. On a CPU TVM's function sorts row after row by one thread, and is
 process has to load besides the runtime.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

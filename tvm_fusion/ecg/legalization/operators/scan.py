@@ -18,8 +18,6 @@ So do products of floating-point numbers overflow, vanish and round as in this o
 ``0, 1e30, 1e30`` the product of the last two is infinite, and 0 times it no number.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import relax, te, tirx, topi

@@ -12,8 +12,6 @@ rows, in the order of the indices, so that what is written twice is what is writ
 Where a row is short, one task updates all.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -12,8 +12,6 @@ both zeros are equal, and equal ones keep their order:
 What topk returns beside its places is read from x there, with the sign of its zeros.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

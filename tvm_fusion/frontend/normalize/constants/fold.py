@@ -1,7 +1,5 @@
 """Fold constant subexpressions with numpy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tvm

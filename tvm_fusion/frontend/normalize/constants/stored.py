@@ -10,8 +10,6 @@ then what is worth more than its bytes:
     computing them in every run takes longer than reading them
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Fold operators over tensors with zero extents."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Convert DepthToSpace and SpaceToDepth in both modes, and Col2Im: blocks that overlap."""
 
-from __future__ import annotations
-
 from functools import reduce
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Convert OneHot, ReverseSequence, and TensorScatter, which writes keys and values into a cache."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Convert Pad by widths that are symbolic, or computed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -191,12 +191,12 @@ def _ones(node: Node, shape: list[Any]) -> list[int]:
 @register("Slice", takes_extents=True)
 def slice_(node: Node) -> Any:
     """Convert Slice over symbolic extents by what their ranges prove; others are left to TVM."""
-    starts, ends = node.attribute("starts"), node.attribute("ends")
-    if starts is not None and ends is not None:  # before opset 10
-        axes = list(node.attribute("axes") or range(len(starts)))
-        bounds = _without_elements(node.shape(), axes, starts, ends, [1] * len(axes))
-        starts, ends, _ = bounds or (list(starts), list(ends), None)
-        return op.strided_slice(node.inputs[0], axes, starts, ends, assume_inbound=bool(bounds))
+    first, last = node.attribute("starts"), node.attribute("ends")
+    if first is not None and last is not None:  # before opset 10
+        along = list(node.attribute("axes") or range(len(first)))
+        bounds = _without_elements(node.shape(), along, first, last, [1] * len(along))
+        first, last, _ = bounds or (list(first), list(last), None)
+        return op.strided_slice(node.inputs[0], along, first, last, assume_inbound=bool(bounds))
     data = node.inputs[0]
     if not isinstance(getattr(data, "ty", None), relax.TensorType) or data.ty.shape is None:
         return None

@@ -1,7 +1,5 @@
 """Forests as tables: nodes and leaves of all trees of ai.onnx.ml's tree ensembles."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Convert linear models and support vector machines of ai.onnx.ml."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import Any
 

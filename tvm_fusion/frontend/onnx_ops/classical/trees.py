@@ -8,8 +8,6 @@
     y[n, c]:     sum over t in order of value[leaf[n, t], c]    a task for each row and target
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

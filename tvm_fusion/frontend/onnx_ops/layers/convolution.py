@@ -1,7 +1,5 @@
 """Convert convolutions: automatic padding, a given output shape, samples between pixels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import relax, te, tirx

@@ -1,7 +1,5 @@
 """Convert RoiAlign and NonMaxSuppression."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

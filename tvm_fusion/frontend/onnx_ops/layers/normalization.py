@@ -1,7 +1,5 @@
 """Convert norms, with statistics and training modes, and Dropout."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import relax, te, tirx

@@ -1,7 +1,5 @@
 """Convert MaxPool and AveragePool: ceil_mode, automatic padding, indices."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

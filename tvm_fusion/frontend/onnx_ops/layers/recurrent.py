@@ -1,7 +1,5 @@
 """LSTM, GRU and RNN."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Resampling along axes: indices and weights (taps)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple

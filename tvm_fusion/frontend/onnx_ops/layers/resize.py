@@ -4,8 +4,6 @@ TVM derives scales from the extents, whatever the model says, and ignores some a
 right, and stays in charge, where scales are exact and the attributes are the common ones.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Resize where extents, sizes or scales are symbolic, or known only when the model runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Convert casts of floats to integers, from and to narrow types, stored as bytes, and BitCast."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from onnx import helper

@@ -3,8 +3,6 @@
 Narrow types, and blocks of any type, are rounded here; the rest of both linear operators is TVM's.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Attention whose queries share keys, of prompts or behind a cache; rotary embedding."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import relax, tirx

@@ -3,8 +3,6 @@
 Semantics: ``docs/ContribOperators.md`` of ONNX Runtime.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Convert gather, scatter and indexing."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Convert scatters: values written at computed places, the last of them, their sum or extreme."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

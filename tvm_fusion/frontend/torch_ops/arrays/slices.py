@@ -1,7 +1,5 @@
 """Convert what cuts, joins and moves along axes: slices, splits, concatenation, padding, roll."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Convert matrix products: of packed weights and of experts, too."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """LSTM, GRU and RNN: one GEMM and one kernel for all steps of a layer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import fx

@@ -1,7 +1,5 @@
 """Convert operators on the bits of numbers, and on integers by loops."""
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Convert what compares values along an axis: medians, modes, searches, running extremes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Convert reductions, sorts and the k largest."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

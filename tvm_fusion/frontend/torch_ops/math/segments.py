@@ -1,7 +1,5 @@
 """Convert reductions over segments of an axis: embedding bags, segment_reduce."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -10,8 +10,6 @@ decomposition and the tables of operators know it; the entry imports its module,
 are in the two registries of ``registry``.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -8,8 +8,6 @@ Larger lengths are split into two factors (Cooley-Tukey), down to lengths up to 
     ->  transform over j2  ->  X[k1 + n1 * k2]
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import cache

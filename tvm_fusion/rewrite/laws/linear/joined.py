@@ -4,8 +4,6 @@ Channels that are put side by side are the same sums as before. Sums of several 
 another order where their terms are put behind each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tvm import relax

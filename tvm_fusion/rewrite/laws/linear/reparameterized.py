@@ -6,8 +6,6 @@
 Weights are constants, so that they are joined at compile time. RepVGG: Ding et al., CVPR 2021.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 

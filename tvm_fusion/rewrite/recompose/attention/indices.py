@@ -1,7 +1,5 @@
 """Einsum indices of a tensor's axes, followed through transposes, reshapes and broadcasts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 

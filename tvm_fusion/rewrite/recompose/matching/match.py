@@ -7,8 +7,6 @@ The result has an atom :data:`X` for the tensor, one for each mark whose axes ar
 and atoms of their own for all else; so :func:`is_same` compares it with an equation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any

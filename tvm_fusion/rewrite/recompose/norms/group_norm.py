@@ -1,7 +1,5 @@
 """Group norm and instance norm: normalized groups of channels, scaled and shifted by channel."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Layer norm and RMS norm: normalized rows, with a scale and a shift along the rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import relax

@@ -1,7 +1,5 @@
 """The epilogue of attention on a CPU: divide by the softmax sums, and store the results."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

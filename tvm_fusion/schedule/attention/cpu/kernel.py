@@ -17,8 +17,6 @@ parallel for batch, head, block of `block` queries:
 Register tiles are of vectors, or AMX's (``products``, ``tile_products``).
 """
 
-from __future__ import annotations
-
 from tvm import ir, sym, tirx
 
 from ...._tvm.ir.buffer import scratch

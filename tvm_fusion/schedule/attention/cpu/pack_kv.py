@@ -10,8 +10,6 @@ for key:
     values[key, :] = v[key, :], then zeros up to whole tiles of columns
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tvm import ir, tirx

@@ -1,7 +1,5 @@
 """The two products of attention on a CPU, of some queries and a tile of keys: by vectors."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 

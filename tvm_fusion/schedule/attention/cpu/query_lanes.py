@@ -16,8 +16,6 @@ parallel for batch, head, block of `block` queries:
 The last tiles of keys and of queries move back to fit, and compute some of them twice.
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 
 from ...._tvm.ir.buffer import scratch

@@ -5,8 +5,6 @@ for row:
     p = exp(s - m_new); l_i += sum(p); p = weight(p)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from tvm import ir, sym, tirx

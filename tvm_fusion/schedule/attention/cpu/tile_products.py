@@ -8,8 +8,6 @@ What a step has beyond the last key or element is zero in both operands, since z
 memory happens to hold may be NaN.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tvm import ir, tirx

@@ -1,7 +1,5 @@
 """Keys that some rows of attention on a CPU see: tiles behind them are left out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from tvm import ir, tirx

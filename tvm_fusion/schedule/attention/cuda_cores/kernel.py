@@ -17,8 +17,6 @@ for tile of block_n keys:
 out = epilogue(acc / l_i)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tvm import ir, tirx

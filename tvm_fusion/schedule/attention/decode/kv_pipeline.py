@@ -6,8 +6,6 @@ issue(step):    __syncwarp; cp.async of 16 keys (or values) into stage step % st
 consume(step):  wait until all but the last 2 * stages - 1 groups arrived; shared -> registers
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx

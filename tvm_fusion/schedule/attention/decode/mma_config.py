@@ -1,7 +1,5 @@
 """Tensor-core configuration of flash-decoding: which problems, warps and pipeline stages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tvm import ir, tirx

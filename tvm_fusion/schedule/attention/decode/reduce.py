@@ -12,8 +12,6 @@ thread (0, c):
     merge over p; out[row, c] = epilogue(acc / l)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -19,8 +19,6 @@ Splits that one kernel merges stay in shared memory, and the blocks of a cluster
         out[row, column] = epilogue(o / l);  cluster barrier
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial, reduce

@@ -15,8 +15,6 @@ for step in range(steps of this split):
 l_i = warp_all_reduce(l_i); merge over the warps, in shared memory: see split_kv
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 

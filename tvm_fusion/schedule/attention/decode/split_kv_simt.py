@@ -14,8 +14,6 @@ for step in range(steps of this split):                 # block_n = groups * key
 merge over the groups, in shared memory: see split_kv
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx

@@ -7,8 +7,6 @@ neighbouring columns. Statistics of a row are combined over the threads that sha
     MFMA, WMMA         one row, of every 32 or 16 columns eight       (wave_block)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from tvm import ir, tirx

@@ -1,7 +1,5 @@
 """Copies of queries, keys and values to shared memory by all threads of a block."""
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 
 from ....core.tir.loops import index, simplified, when

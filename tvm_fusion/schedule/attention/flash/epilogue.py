@@ -4,8 +4,6 @@ acc / l_i -> shared memory, pairs of columns; __syncwarp
 each thread, vectors of the warp's rows: shared memory -> registers -> epilogue -> global memory
 """
 
-from __future__ import annotations
-
 import operator
 
 from tvm import ir, tirx

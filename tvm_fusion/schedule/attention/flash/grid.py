@@ -7,8 +7,6 @@ Later queries see more keys: blocks that take long start first, and short ones f
 at the end. The heads of a section are as many as have their keys and values in the last cache.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tvm import ir, tirx

@@ -24,8 +24,6 @@ behind acc, each before the barrier that follows)
 acc / l_i -> shared memory, of each warp its rows; __syncwarp; epilogue -> global, in vectors
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 
 from ....core.tir.loops import index, kernel, loop, sequence, simplified, when

@@ -5,8 +5,6 @@ each thread, vectors of a tile:  cp.async 16 bytes, zeros behind the last row
 without cp.async (7.5):          issue: 16 bytes into registers;  store: to shared memory, later
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

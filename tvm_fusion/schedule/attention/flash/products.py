@@ -8,8 +8,6 @@ wgmma, k and v from shared memory
     acc += p_frag * v
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 
 from ....core.tir.expressions import load

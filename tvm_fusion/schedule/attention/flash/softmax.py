@@ -6,8 +6,6 @@ alpha = exp(m_i - m_new);  m_i = m_new;  l_i *= alpha;  acc *= alpha where a row
 p = exp(s - m_i);  l_i += p;  p_frag = p, in pairs           A fragment of the product with v
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable

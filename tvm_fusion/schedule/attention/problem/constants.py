@@ -1,7 +1,5 @@
 """Constants in the expressions of a pattern: numbers, positions and masks that were tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 

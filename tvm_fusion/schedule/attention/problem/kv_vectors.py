@@ -1,7 +1,5 @@
 """Vector loads of queries, keys and values: contiguous, aligned, and all or nothing of a vector."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tvm import DataType, ir, sym, tirx

@@ -5,8 +5,6 @@ is what is left. A limit may be read from memory, by the row or by the batch: th
 key of a packed sequence, the length of a padded one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Match a program as attention: by what its stages compute, never by names of operators."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 import tvm_ffi

@@ -6,8 +6,6 @@ rescale to m_new:     alpha = exp(m_i - m_new); m_i = m_new; l_i *= alpha; acc *
 merge of partials p:  m = max(m_p); x = sum(exp(m_p - m) * x_p), for x = l and for x = acc
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

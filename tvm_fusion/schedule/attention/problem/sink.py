@@ -7,8 +7,6 @@ Written out it is a column behind the scores, which is cut off behind the softma
 Kernels leave it out, and add ``exp(sink - maximum)`` to the sum of a row when it is complete.
 """
 
-from __future__ import annotations
-
 from tvm import ir, sym, tirx
 
 from ...._tvm.ir.structural import structural_map

@@ -1,7 +1,5 @@
 """Maps of the softmax before the second product: a guard of rows, factors, masks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import ml_dtypes

@@ -13,8 +13,6 @@ the others, consumers, each with every consumers-th of these tiles:
   epilogue: results in vectors, from registers                                (direct_epilogue)
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 
 from ....core.tir.expressions import load

@@ -9,8 +9,6 @@ read; as shifted words through registers on CUDA cores they keep tensor cores wa
 operand takes the time of its bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial

@@ -11,8 +11,6 @@ of C input and K output channels. A tile of 32 columns takes as long with 4 of t
 cores, is the limit beyond. As on CPUs, an infinite pixel is one of all groups that are joined.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 

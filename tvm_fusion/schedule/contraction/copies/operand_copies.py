@@ -5,8 +5,6 @@ compile time:  packed = form(constant)
 kernel:        C = product of the copies
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 

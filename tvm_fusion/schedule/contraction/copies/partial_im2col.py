@@ -14,8 +14,6 @@ stride_x times the bytes. No run has a term of a pixel outside of its window, so
 where they belong, as they would not behind a space-to-depth transform.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Collection, Sequence

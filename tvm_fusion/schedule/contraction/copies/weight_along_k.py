@@ -10,8 +10,6 @@ one of a network's first layer, rows are padded to whole vectors:
     C[m, n] = sum over k < 32 of (A[m, k] if k < 27 else 0) * packed[n, k]
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod

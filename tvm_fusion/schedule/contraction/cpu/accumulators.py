@@ -1,7 +1,5 @@
 """The sums of one tile of C while they are computed: in vectors, or in tile registers."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -21,6 +21,7 @@ MAX_MR = 14
 UNHIDDEN = 0.3  # cycles of a load, on average: tall tiles measured slower
 MC = 128  # rows that stay in the level-2 cache with a panel; also M if symbolic
 ENOUGH = 0.75  # of the tasks wanted, where more would copy the same panels again
+FEW_ROWS = 16  # that take as long as reading a packed B, however wide its panels are
 FEW_TILES = 4  # of rows, for which copying B costs as much as multiplying
 LEAST_KC = 128  # of a pass, which loads and stores partial sums
 NORMALIZE, READ = 0.8, 0.3  # cycles of an element of these, and of B in a far cache
@@ -36,7 +37,11 @@ def default_blocking(problem: GemmProblem, machine: Machine) -> Blocking:
     """Choose sizes by the model."""
     m, n, k = problem.m, problem.n, problem.k
     copies, cores, batch = problem.copies, machine.cores, problem.batch or SYMBOLIC
-    mr, columns = _tile(m, n, machine.unit, problem.vectors)
+    widths = problem.vectors
+    if not copies and m is not None and m <= FEW_ROWS:
+        # That of many rows: functions of any number of rows share a B.
+        widths = (_tile(None, n, machine.unit, widths)[1],)
+    mr, columns = _tile(m, n, machine.unit, widths)
     nr = columns * machine.unit.lanes
     most = machine.panel // nr
     # One pass needs no partial sums. In several the next panel has room in the cache, too.

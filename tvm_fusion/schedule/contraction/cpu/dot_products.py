@@ -5,8 +5,6 @@ an int32; AVX512-BF16 does so with two bfloat16 and a float32. To a register til
 is one element of 32 bits, which is broadcast from A and packed or copied from B.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace

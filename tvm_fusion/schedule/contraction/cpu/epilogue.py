@@ -1,7 +1,5 @@
 """The epilogue of a register tile on a CPU: results are stored as vectors where possible."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -17,8 +17,6 @@ On tile registers (AMX) passes are inside of the loop over panels             (t
 With a dot-product instruction (VNNI, BF16), a group of k is one 32-bit element of A and of B.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -130,8 +128,7 @@ def operand_b(config: CpuGemmConfig) -> OperandB:
     """Read B as the configuration says."""
     view, sizes = config.view, config.sizes
     if config.blocks is not None:
-        by_pairs = not config.blocks.multiplies_bytes
-        read = config.blocks.weights, config.blocks.size, sizes.nr, by_pairs
+        read = config.blocks.weights, config.blocks.size, sizes.nr, config.blocks.by_pairs
         return config.blocks.operand_b(BlockWeights(view, *read))
     if config.b_source == "packed":
         rows = constant(product([a.extent for a in view.m_axes])) or sizes.mc

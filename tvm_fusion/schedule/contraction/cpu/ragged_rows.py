@@ -7,8 +7,6 @@ tasks in parallel: (group, chunk of panels, block of rows), as if a group had al
     or behind the last group:  results of sums of zero
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from tvm import ir, tirx

@@ -8,8 +8,6 @@
 With offset bytes (VNNI of signed ones), initial values make up for the offset, by row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tvm import ir, tirx

@@ -5,8 +5,6 @@ time. So what a panel of B has of one pass stays in the level-1 cache, and A com
 cache: passes over K are inside of the loop over panels, and their partial sums are of one panel.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ pair     *= scale                                 rounded once, as the graph doe
 A GPU converts 16 integers a clock and multiprocessor; of these instructions it executes 64 to 128.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce

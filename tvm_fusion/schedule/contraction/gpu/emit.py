@@ -16,8 +16,6 @@ other parts of a concatenation with the result:  by idle threads  (tile/concat_p
 none fits, or a column split of many rows without tensor cores:  untiled sums      (untiled)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Choice of a tiled GEMM's tile with mma.sync: the least of the estimated times."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ AMD       MFMA, WMMA of 16 rows and 16 columns
 The registers of two slots let a warp load the next step of K while it multiplies one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

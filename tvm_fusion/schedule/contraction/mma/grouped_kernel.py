@@ -9,8 +9,6 @@ shared memory and registers are those of the largest. Which product is the same 
 a block, so that barriers may be under the condition.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm import ir, tirx

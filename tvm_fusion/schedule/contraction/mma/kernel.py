@@ -9,8 +9,6 @@
 All shared memory is one buffer: pipeline stages first, sums on their way out behind them.
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 
 from ...._tvm.ir.buffer import scratch

@@ -23,8 +23,6 @@ Of float32 that keeps its precision (3xTF32), operands are split into tfloat32, 
   at the end:        acc += small, where acc is finite
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tvm import ir, tirx

@@ -11,8 +11,6 @@ Fragments stay as registers hold them, so that neighbouring threads have neighbo
 the epilogue need not know. Sums are the same in every run: no atomic operation orders them.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tvm import ir, relax, tirx

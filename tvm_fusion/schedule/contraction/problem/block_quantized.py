@@ -7,8 +7,6 @@ number is any integer expression of one tensor, such as the low or the high half
 may be products, such as those of blocks times those of blocks of blocks (Q4_K).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm import DataType, ir, sym, tirx
@@ -42,6 +40,12 @@ class BlockQuantized:
     scale: tuple[Factor, ...]
     minimum: tuple[Factor, ...]
     size: int  # terms of a block
+    is_signed: bool = False  # whether numbers are stored from -128 up, rather than from 0
+
+    @property
+    def origin(self) -> int:
+        """The number that is stored as 0."""
+        return self.low + (128 if self.is_signed else 0)
 
     @property
     def bits(self) -> int:

@@ -4,8 +4,6 @@ Where an epilogue reads C at several columns that are a fixed distance apart, N 
 (period, part, position). Whoever has the accumulators of all parts at one position can compute it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

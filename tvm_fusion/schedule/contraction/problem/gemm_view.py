@@ -1,7 +1,5 @@
 """A contraction viewed as a batch of GEMMs: which of its axes are M, N and K."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ Each task normalizes the rows of its block before the GEMM reads them, so that t
 memory. Tasks that share rows normalize them again.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace

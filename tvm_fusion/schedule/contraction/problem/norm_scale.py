@@ -4,8 +4,6 @@
 sum over ``x``, as in an RMS norm, one pass over K gathers both sums, and the epilogue scales.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce

@@ -5,8 +5,6 @@
 A tile of pixels has whole windows, so that pooling needs no sum of another tile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 

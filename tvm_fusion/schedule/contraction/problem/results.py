@@ -1,7 +1,5 @@
 """Epilogues of a contraction: maps of its sum, reindexed to the sum's own axes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Choice of a skinny GEMM's configuration for CUDA cores."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import replace

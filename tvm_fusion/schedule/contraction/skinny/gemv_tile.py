@@ -9,8 +9,6 @@ quantized B with one scale per tile and column: products go to partial[row, n] f
 then acc[row, part, n] += partial[row, n] * scale[n]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

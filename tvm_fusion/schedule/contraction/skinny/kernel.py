@@ -15,8 +15,6 @@
 Slices are added up in a fixed order, so that results are reproducible.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from tvm import ir, tirx

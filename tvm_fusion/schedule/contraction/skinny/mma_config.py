@@ -5,8 +5,6 @@ instruction takes more weights than activations. Lanes of a warp are 8 groups of
 owns ``tile_n`` columns of B, and its threads share each column's K.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 

@@ -12,8 +12,6 @@ A thread passes what it loaded in vectors: the order of k is that of the tile, t
 Groups beyond M load the last row again; their results are not stored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tvm import ir, tirx

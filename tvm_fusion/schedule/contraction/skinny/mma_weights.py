@@ -3,8 +3,6 @@
 The scales of quantization groups multiply a group's sums in float32, not each weight.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from itertools import groupby

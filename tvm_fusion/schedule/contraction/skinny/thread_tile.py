@@ -1,7 +1,5 @@
 """The tile of B that one thread of a skinny GEMM loads at a time: a few k of a few columns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -150,7 +150,7 @@ class TileConfig:
         """Columns of a warp."""
         return self.block_n // self.warps_n
 
-    @property
+    @cached_property
     def threads(self) -> int:
         """Threads of a block."""
         return self.warps_m * self.warps_n * self.warps_k * self.operands.mma.lanes
@@ -167,7 +167,7 @@ class TileConfig:
         rows = self.block_m + self.block_n
         return rows * self.block_k * self.operands.item_bytes
 
-    @property
+    @cached_property
     def staged(self) -> tuple[int, int]:
         """Slabs of 16 rows, and columns, of a warp that the epilogue stages at once.
 
@@ -202,7 +202,7 @@ class TileConfig:
         """Whether partial sums of split-K lie in global memory."""
         return self.split_k > 1 and not self.operands.has_clusters
 
-    @property
+    @cached_property
     def wanted_registers(self) -> int:
         """Registers that a thread would take if it could."""
         operands, of_16 = self.operands, (self.warp_m + self.warp_n) // M16

@@ -17,8 +17,6 @@ Of pooled sums, the sixteen rows of a fragment are two rows of eight pixels: eac
 above the other, the lane four further the next pixel. One of the two stores the largest.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

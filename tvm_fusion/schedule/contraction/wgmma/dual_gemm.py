@@ -8,8 +8,6 @@ A column split of C then has B1 as its first part and B2 as its second: gate and
 layer whose weights are arguments. Constant weights are concatenated before (join_matmuls).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

@@ -12,8 +12,6 @@ the same roles, up to the sums
 epilogue: acc of all ranks through shared memory to results  (tile/shared_epilogue)
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 
 from ....core.tir.loops import block, index, kernel, sequence, threads

@@ -20,8 +20,6 @@ The producer runs ahead into the next tile while consumers store results. The pl
 stages is kept in registers. With split-K a block has one tile, and the roles end with the sums.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

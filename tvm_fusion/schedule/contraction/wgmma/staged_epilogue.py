@@ -12,8 +12,6 @@ So are rows whose size is no multiple of a vector, such as 50,257 logits: stored
 leaves them, each element would be a sector of its own.
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 
 from ....core.tir.expressions import load

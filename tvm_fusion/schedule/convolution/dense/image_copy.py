@@ -7,8 +7,6 @@ outside:              padding
 Where tasks take parts of the rows, lines are those of the part.
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 
 from ...._tvm.ir.buffer import declare

@@ -11,8 +11,6 @@ within the one before it where the length is no multiple of theirs, and computes
 The weight is packed at compile time in the order of these loops (weight.py).
 """
 
-from __future__ import annotations
-
 from tvm import ir, tirx
 
 from ....core.tir.loops import block, ceildiv, constant, index, product, sequence

@@ -9,8 +9,6 @@ times, and lines of 64 channels whose distance is a power of two evict each othe
 Zen 5 core, 64 channels of 32 x 32 pixels took 110 us longer than in blocks.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

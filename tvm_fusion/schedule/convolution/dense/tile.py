@@ -3,7 +3,7 @@
   prefetch operands of the results                                where they are far (prefetch_cpu)
   acc[pixels][vectors] = 0                                                         registers
   for block of the input channels of the tile:
-    prefetch image[pixels of the next tile, block]                                 where it is far
+    prefetch image[pixels of the next tile, block], a share of the weight          where it is far
     for window, channel c of the block:
       prefetch weight of the next tile of channels[c, window, a vector]            where it is far
       acc += broadcast image[pixel + window, c] * weight[c, window, vectors]
@@ -12,8 +12,6 @@
 Of a grouped convolution, the channels are a band; where it does not begin and end with a block, the
 loop over its channels is the outer one.
 """
-
-from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -42,7 +40,7 @@ UNROLLED = 8  # trips of the innermost loop that are written out
 WIDE = 8
 
 Body = Callable[[ir.Expr], tirx.Stmt]
-PrefetchCallback = Callable[[ir.Expr], list[tirx.Stmt]]
+PrefetchCallback = Callable[[ir.Expr, ir.Expr], list[tirx.Stmt]]  # blocks of image and weight
 
 
 class PixelTile(ABC):
@@ -228,7 +226,12 @@ class DenseTile(PixelTile):
         place = self._place(task, y, x)
         results, buffers = self._epilogue.tile(acc, shape, first_k, is_last, place, ranges, rows)
         operands = self._prefetch.operands(shape, nr, first_k, place)
-        prefetch = partial(self._prefetch.image, task, tile_index, row_tiles)
+        tiles = self._config.band * row_tiles
+
+        def prefetch(block_c: ir.Expr, packed: ir.Expr) -> list[tirx.Stmt]:
+            image = self._prefetch.image(task, tile_index, row_tiles, block_c)
+            return [*image, *self._prefetch.weight_lines(number, tile_index, tiles, packed)]
+
         is_beyond = is_last and int(first_k) >= problem.channels  # of a concatenation
         sums = [] if is_beyond else self._sums(number, accumulate, prefetch)
         parts = [*operands, clear(acc, problem.contraction.initial), *sums, results]
@@ -253,7 +256,7 @@ class DenseTile(PixelTile):
 
         def whole(n: ir.Expr) -> tirx.Stmt:
             terms = self._terms(first + n, n, size, accumulate)
-            return sequence([*prefetch(first + n), terms])
+            return sequence([*prefetch(first + n, n), terms])
 
         stmts = []
         if blocks:

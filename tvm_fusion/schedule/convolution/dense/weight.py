@@ -4,8 +4,6 @@ for tile, block, r, s, c, lane:        k = tile * width + lane;  C = block * dep
     packed[tile, block, r, s, c, lane] = W[k, C, r, s] if k < K and C < the tile's channels else 0
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -15,8 +15,6 @@
 A strip loads each column once for all pixels and taps; rows of a block share lines in L1.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ for task in parallel:
     body
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx

@@ -1,7 +1,5 @@
 """The kernel of a convolution on tile registers: the loops of a dense one around other tiles."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tvm import ir, tirx

@@ -11,8 +11,6 @@
 The weight U = G w G^T is transformed at compile time (transforms.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tvm import ir, tirx

@@ -1,7 +1,5 @@
 """Both ends of Winograd's algorithm: tiles of the image are transformed, tiles of results back."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -5,8 +5,6 @@ takes (m + 2)^2 products for m^2 results of a window of 9. The points are 0, 1, 
 2, -2; the last one is infinity.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 

@@ -5,8 +5,6 @@ outputs that are whole vectors:       vectors of 16 bytes                    (Ve
 else:                                 a point for each thread                (PointConfig)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

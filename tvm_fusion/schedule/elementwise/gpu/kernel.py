@@ -7,8 +7,6 @@ other spaces:
     each thread: load `per_thread` vectors; compute element by element; store vectors
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Transposes through shared memory: of what is loaded, and of what is stored."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx

@@ -6,8 +6,6 @@ load:   register[first + lane] = buffer[place(lane)]                  one instru
 store:  buffer[place(lane)] = register[lane]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from tvm import ir, tirx

@@ -9,8 +9,6 @@ a thread has `per_thread` vectors of `width` points, each `start(n)` of the iter
 `left` points that fill no vector are computed one by one by threads of the first block (gpu.py)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

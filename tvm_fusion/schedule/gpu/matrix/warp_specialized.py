@@ -7,8 +7,6 @@
 ``pipeline`` has the rings of stages that they hand over.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx

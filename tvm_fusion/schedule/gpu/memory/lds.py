@@ -41,19 +41,11 @@ def held(value: ir.Expr) -> ir.Expr:
     if chosen is not None:
         condition, *sides = chosen
         return tirx.if_then_else(condition, *map(held, sides))
-    return rounded(tirx.Cast("float32", value), dtype)
+    return _rounded(tirx.Cast("float32", value))
 
 
-def rounded(value: ir.Expr, dtype: str, is_number: bool = False) -> ir.Expr:
-    """Round a float32 to the nearest even of a half type, as registers of :func:`held_as` hold it.
-
-    Parameters
-    ----------
-    is_number
-        Whether it does not matter what becomes of NaN; otherwise all become one.
-    """
-    if dtype not in _BITS:
-        return tirx.Cast(dtype, value)
+def _rounded(value: ir.Expr) -> ir.Expr:
+    """Round a float32 to the bits of the nearest even bfloat16; all NaN become one."""
     word = tirx.reinterpret("uint32", value)
 
     def number(n: int) -> ir.Expr:
@@ -61,8 +53,7 @@ def rounded(value: ir.Expr, dtype: str, is_number: bool = False) -> ir.Expr:
 
     odd = tirx.bitwise_and(tirx.shift_right(word, number(16)), number(1))
     bits = tirx.shift_right(word + odd + number(0x7FFF), number(16))
-    if not is_number:
-        bits = tirx.Select(tirx.isnan(value), number(0x7FC0), bits)
+    bits = tirx.Select(tirx.isnan(value), number(0x7FC0), bits)
     return tirx.Cast("uint16", bits)
 
 

@@ -1,7 +1,5 @@
 """Vector loads of a thread's tile: its distinct elements, gathered into aligned vectors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from tvm import DataType, ir, sym, tirx

@@ -1,7 +1,5 @@
 """Register buffers that vector loads fill: several copies, of several tiles, rows or parts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from tvm import DataType, ir, tirx

@@ -20,8 +20,6 @@ Counts of comparisons are kept in loops without barriers, too: LLVM unrolls a so
 and adds later, with a mask of the wave in scalar registers for each; gfx942 spilled 50 of them.
 """
 
-from __future__ import annotations
-
 import tvm_ffi
 from tvm import DataType, ir, tirx
 from tvm.ir.transform import PassContext

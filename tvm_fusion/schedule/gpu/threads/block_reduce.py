@@ -6,8 +6,6 @@ all:    every thread reduces the results of all warps: serially up to MAX_SERIAL
         otherwise each warp again by shuffles
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

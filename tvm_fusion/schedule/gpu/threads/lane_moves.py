@@ -9,8 +9,6 @@ TVM writes both as shuffles, which are ``ds_bpermute`` on AMD: each takes the wa
     shuffle(x, threadIdx.x ^ mask)        ->     exchange moves of the mask, of x
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import reduce
 

@@ -8,8 +8,6 @@ for distance in lanes / 2, lanes / 4, .., step:
     here, there = there, here
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Sequence
 

@@ -7,8 +7,6 @@ a few bytes of every pixel; all groups together are whole pixels:
     here    ...;     pixels    h, w;  channels  c = g * size + k, in vectors
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ thread (line, vector) of lines x vectors, vectors innermost: channels vector * w
     body of each pixel
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

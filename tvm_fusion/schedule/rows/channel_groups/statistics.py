@@ -16,8 +16,6 @@ A column is summed about its first pixel, which is at most sqrt(m) standard devi
 its sum of squares is off by at most m roundings of float32, if all others are alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx

@@ -10,8 +10,6 @@ across rows (neighbouring rows are contiguous, elements of a row are not):
         for pass, element of the row: the same, a row for each lane
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tvm import ir, sym, tirx

@@ -9,8 +9,6 @@ Where vectors are short (channels in blocks), neighbouring iterations have parti
 their own: a sum waits for the one before it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from tvm import ir, sym, tirx

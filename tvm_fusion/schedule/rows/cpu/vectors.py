@@ -1,7 +1,5 @@
 """Stages of one row, or of a vector of rows, as vector statements over row-local buffers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import tvm_ffi

@@ -10,8 +10,6 @@ for pass over the row (max, sum of exp, normalize, ..):
     __syncthreads
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Sequence
 from dataclasses import replace
 

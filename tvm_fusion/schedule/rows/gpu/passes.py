@@ -12,8 +12,6 @@ outputs among the reductions:  C[r] = result_s[r]
 A reduction with several results in a row (pooling) has a thread for each: no block reduction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Sequence
 from functools import cached_property
 

@@ -1,7 +1,5 @@
 """Placement of row buffers on a GPU: registers, shared memory, or recomputed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

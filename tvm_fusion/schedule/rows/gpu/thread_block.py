@@ -1,7 +1,5 @@
 """The rows of one thread block: their buffers, and the positions of its threads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields

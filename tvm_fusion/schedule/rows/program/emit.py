@@ -1,7 +1,5 @@
 """Statements and index arithmetic over the axes of a row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import tvm_ffi

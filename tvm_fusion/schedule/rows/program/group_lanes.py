@@ -11,8 +11,6 @@ of the group reads:
       y[c in g, y, x] = f(x, s)          y[block, y, x, lane] = f(x, b[lane])
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Reading a group as a program of rows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

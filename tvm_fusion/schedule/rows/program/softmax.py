@@ -5,8 +5,6 @@ maximum minus the maximum over the same elements, so it is at most 0; the sum ov
 the 1 of the maximum itself. Rows with NaN are the exception, and their sum is NaN.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

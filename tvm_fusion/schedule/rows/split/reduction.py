@@ -10,8 +10,6 @@ The sums of squares are joined as in Chan, Golub and LeVeque, "Algorithms for co
 variance" (1983): about the mean of each part, so that nothing cancels.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

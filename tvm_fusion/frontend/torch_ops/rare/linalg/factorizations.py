@@ -1,7 +1,5 @@
 """Convert LU and Cholesky factorizations, and determinants."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import relax, tirx

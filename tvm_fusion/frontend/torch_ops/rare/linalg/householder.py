@@ -1,7 +1,5 @@
 """Convert QR factorizations: Householder reflections, as LAPACK stores and applies them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import relax, tirx

@@ -1,7 +1,5 @@
 """Convert solutions of linear equations, inverses, and matrix exponentials."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import relax, tirx

@@ -9,8 +9,6 @@ One-sided Jacobi rotations: pairs of columns are turned until all are orthogonal
 Vectors have any sign, and any basis where values are equal: they are refused.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import relax, tirx

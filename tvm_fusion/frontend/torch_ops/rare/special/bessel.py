@@ -4,8 +4,6 @@ Tabulated up to 32, where Hankel's asymptotic series take over; those with a log
 their power series up to 2.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Convert the complementary error functions and the inverses of the error function."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

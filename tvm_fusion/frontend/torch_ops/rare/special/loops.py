@@ -1,7 +1,5 @@
 """Convert special functions of two variables, by loops in a kernel."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from fractions import Fraction

@@ -9,8 +9,6 @@ that the error is a few units in the last place of the segment's largest value. 
 of the model, of some kilobytes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

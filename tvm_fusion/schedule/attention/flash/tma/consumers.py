@@ -14,8 +14,6 @@ that end with the wait for both products took 1,081 where those that end as the 
 take 1,008; one of 256 elements, 2x16x2048, causal, 153 and 144.
 """
 
-from __future__ import annotations
-
 import operator
 
 from tvm import ir, tirx

@@ -15,6 +15,8 @@ maximum so far do lanes exchange theirs, and rescale.
 from __future__ import annotations
 
 import itertools
+import math
+import operator
 from collections.abc import Callable
 
 from tvm import ir, tirx
@@ -23,21 +25,25 @@ from .....core.tir.expressions import load
 from .....core.tir.loops import index, sequence, unrolled
 from ....contraction.mma.fragments import multiply_fragments
 from ....gpu.launch import VECTOR_BYTES
-from ....gpu.memory.lds import rounded, scheduling_barrier
+from ....gpu.memory.lds import scheduling_barrier
 from ....gpu.memory.swizzle import VECTOR, WaveRows
 from ....gpu.memory.vector_moves import AMD_MOVES
 from ....gpu.threads.warp import butterfly
 from ....instructions.lanes import STAY
-from ...problem.online_softmax import assign
+from ...problem.online_softmax import assign, float_
 from ..copies import FlashCopies
 from ..epilogue import FlashResults
 from ..loads import TileLoads
 from ..problem import FlashProblem
-from ..softmax import FlashSoftmax
+from ..softmax import LEAST_MAXIMUM, FlashSoftmax
 from .config import RUN, SLOTS, FlashWaveConfig
 from .loads import TurnedTileLoads
 
 WORD = 2  # halves
+# Weights are rounded towards zero, two by one instruction; to the nearest it takes three, eight of
+# bfloat16. Before, they get what they lose on average between two powers of two: so they are right
+# on average, and powers of two remain what they are.
+_TRUNCATED = {half: 2 ** (-bits - 0.5) for half, bits in (("float16", 11), ("bfloat16", 8))}
 
 
 class WaveBlock(FlashCopies, FlashSoftmax, FlashResults):
@@ -67,6 +73,7 @@ class WaveBlock(FlashCopies, FlashSoftmax, FlashResults):
         self._b_frag = self._declare("b_frag", SLOTS * self._ahead * self._size, half)
         self._p_frag = self._declare("p_frag", config.m16 * self._key_cells * self._size, half)
         self._own, self._words = self._declare("own", RUN, half), self._declare("words", 2, "int32")
+        self._sums = self._declare("sums", WORD * self._slots)
         self._result = self._declare("o", RUN)
         vector, thread = self._declare("vector", VECTOR, half), g * config.lanes + t
 
@@ -268,23 +275,87 @@ class WaveBlock(FlashCopies, FlashSoftmax, FlashResults):
     def _rescale_results(self) -> tirx.Stmt:
         return sequence([])  # with the sums of rows
 
-    def _pack_weights(self, n: ir.Expr) -> tirx.Stmt:
-        pattern = self._problem.pattern
-        # A row whose exponential is NaN has a sum that is.
-        is_number = pattern.weight.same_as(pattern.exponential)
+    def _exponentials(self) -> tirx.Stmt:
+        """Make exponentials of scores, and add them up, two at a time as of packed arithmetic.
 
+        They are a little too large (``_TRUNCATED``), and so are their sums until the end.
+        """
+        bounded, scale, bias = self._problem.score.is_bounded, self._scale, math.log2(self._excess)
+
+        def pair(buffer: ir.Var, first: ir.Expr) -> ir.TensorLoad:
+            return tirx.BufferLoad(buffer, [tirx.Ramp(first, index(1), WORD)])
+
+        def two(x: ir.Expr) -> ir.Expr:
+            return tirx.Broadcast(x, WORD)
+
+        def start(slot: ir.Expr) -> tirx.Stmt:
+            zero = assign(pair(self._sums, slot * WORD), two(float_(0)))
+            m_i, base = load(self._m_i, [slot]), load(self._m_new, [slot])
+            if not bounded:
+                return zero
+            largest = tirx.max(m_i, float_(LEAST_MAXIMUM))
+            return sequence([zero, assign(base, largest * float_(-scale) + float_(bias))])
+
+        def exponentials(i: ir.Expr) -> tirx.Stmt:
+            slot, p = self._slot_of(i * WORD), pair(self._s, i * WORD)
+            base = load(self._m_new, [slot]) if bounded else float_(bias)
+            score = p if bounded else p - two(load(self._m_i, [slot]))
+            exponent = tirx.call_llvm_pure_intrin(
+                str(p.ty.dtype), "llvm.fma", score, two(float_(scale)), two(base)
+            )
+            each = (load(self._s, [i * WORD + lane]) for lane in range(WORD))
+            sums = pair(self._sums, slot * WORD)
+            stmts = [assign(p, exponent), *(assign(x, self._exp2(x)) for x in each)]
+            return sequence([*stmts, assign(sums, sums + p)])
+
+        def add(slot: ir.Expr) -> tirx.Stmt:
+            low, high = (load(self._sums, [slot * WORD + lane]) for lane in range(WORD))
+            l_i = load(self._l_i, [slot])
+            return assign(l_i, l_i + (low + high))
+
+        pairs = int(self._s.ty.shape[0]) // WORD
+        slots = (unrolled("slot", self._slots, of_slot) for of_slot in (start, add))
+        first, last = slots
+        return sequence([first, unrolled("pair", pairs, exponentials), last])
+
+    @property
+    def _excess(self) -> float:
+        return 1 + _TRUNCATED[self._problem.half]
+
+    def _all_sums(self) -> tirx.Stmt:
+        """Reduce the sums of rows over their lanes, without the excess of exponentials."""
+
+        def right(slot: ir.Expr) -> tirx.Stmt:
+            l_i = load(self._l_i, [slot])
+            return assign(l_i, l_i * float_(1 / self._excess))
+
+        reduced = self._all_reduce(self._l_i, operator.add)
+        return sequence([*reduced, unrolled("slot", self._slots, right)])
+
+    def _pack_weights(self, n: ir.Expr) -> tirx.Stmt:
         def pack(cell: ir.Expr) -> tirx.Stmt:
             to = self._own if self._config.copies > 1 else self._p_frag
             start = index(0) if self._config.copies > 1 else cell * RUN
 
-            def one(lane: ir.Expr) -> tirx.Stmt:
-                value = rounded(self._weight(n, cell * RUN + lane), self._half, is_number)
-                return assign(load(to, [start + lane]), value)
+            def one(i: ir.Expr) -> tirx.Stmt:
+                first = cell * RUN + i * WORD
+                low, high = (self._weight(n, first + lane) for lane in range(WORD))
+                place = tirx.Ramp(start + i * WORD, index(1), WORD)
+                return tirx.BufferStore(to, self._truncated(low, high), [place])
 
-            own = unrolled("lane", RUN, one)
+            own = unrolled("word", RUN // WORD, one)
             return own if self._config.copies == 1 else sequence([own, self._share(cell)])
 
         return unrolled("cell", self._config.m16 * self._key_cells, pack)
+
+    def _truncated(self, low: ir.Expr, high: ir.Expr) -> ir.Expr:
+        """Round two numbers towards zero, by one instruction; NaN of arithmetic stays NaN."""
+        if self._problem.half == "float16":
+            return tirx.call_llvm_pure_intrin("float16x2", "llvm.amdgcn.cvt.pkrtz", low, high)
+        words = (tirx.reinterpret("int32", x) for x in (high, low))
+        upper = tirx.const(0x07060302, "int32")
+        word = tirx.call_llvm_pure_intrin("int32", "llvm.amdgcn.perm", *words, upper)
+        return tirx.reinterpret("uint16x2", word)
 
     def _share(self, cell: ir.Expr) -> tirx.Stmt:
         """Give both halves of a wave the weights of either, in the order of keys."""

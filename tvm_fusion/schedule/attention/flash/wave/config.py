@@ -37,7 +37,7 @@ BLOCK_N = (16, 32, 64, 128)
 # Of a compute unit, by lanes of a wave: SIMDs, registers of a lane of each, clocks in which a SIMD
 # issues an instruction; LDS bytes a clock.
 _SIMDS, _FILE, _ISSUE, _LDS_BYTES = {64: 4, 32: 2}, {64: 512, 32: 1536}, {64: 4, 32: 1}, 128
-_SOFTMAX = {"float16": 11, "bfloat16": 14}  # instructions of a score, an exponential counts four
+_SOFTMAX = 10  # instructions of a score, an exponential counts four
 _TILE, _AROUND, _LATENCY = 150, 2000, 1000  # clocks of barriers, of first loads, until loads arrive
 _MOST_BLOCKS = 8
 
@@ -201,7 +201,7 @@ def wave_cycles(
     width, parts = config.depth16 + config.column16, config.column_parts
     scores, products = config.block_m * config.block_n, parts * config.depth16 + config.column16
     mma = spread * scores * 2 * products / HALF_FLOP_PER_CLOCK[device.arch]
-    issued = parts * scores / config.lanes * _SOFTMAX[problem.half]
+    issued = parts * scores / config.lanes * _SOFTMAX
     softmax = spread * issued * _ISSUE[config.lanes] / simds
     read: float = config.depth16 + config.own_columns
     read += 0 if config.q_in_registers else config.depth16 * config.rows_of_warp / 64

@@ -18,7 +18,6 @@ acc / l_i -> epilogue -> global, eight columns of a lane
 
 from __future__ import annotations
 
-import operator
 from dataclasses import replace
 
 from tvm import ir, tirx
@@ -130,7 +129,7 @@ class _FlashBlock(WaveBlock):
             return when(tirx.all(inside, column < columns), stmt)
 
         return [
-            *self._all_reduce(self._l_i, operator.add),
+            self._all_sums(),
             unrolled("slot", self._slots, inverse),
             unrolled("cell", self._slots * self._column_cells, of_cell),
         ]

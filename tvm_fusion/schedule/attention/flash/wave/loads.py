@@ -8,8 +8,6 @@ Fragments want neighbouring keys of a column in a lane, and no instruction of LD
 Neighbouring threads have chunks of one column, which lie in different banks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tvm import ir, tirx

@@ -1,6 +1,8 @@
-"""Weights in blocks times rows of int8 in blocks: dot products of bytes (VNNI, AVX2, NEON)."""
+"""Weights in blocks times rows of int8 in blocks: dot products of bytes (VNNI, AVX2, NEON).
 
-from __future__ import annotations
+Without VNNI, ``maddubs`` adds pairs of products in int16. Of small weights, so are the pairs of
+several terms before they are widened. Weights beyond 7 bits are multiplied in int16.
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -9,16 +11,23 @@ from tvm import ir, tirx
 
 from ....._tvm.ir.buffer import declare
 from .....core.tir.expressions import load
-from .....core.tir.loops import block, constant, index, local, loop, sequence, simplified
-from ....instructions.cpu import multiply
+from .....core.tir.loops import (
+    block,
+    constant,
+    index,
+    local,
+    loop,
+    sequence,
+    simplified,
+    vectorized,
+)
+from ....instructions.cpu import WORD, add_pairs, multiply, pairs_of
 from ....instructions.instruction import Instruction
 from ...problem.block_quantized import BlockQuantized
 from ...problem.gemm_view import GemmView
 from ..operands.a import RowBlock
-from .product import BlockAccumulators, BlockProduct, BlockRows, lanes_of
-from .weights import low_bits
-
-_GROUP = 4  # terms of a word of bytes
+from .product import BlockAccumulators, BlockProduct, BlockRows, bound, lanes_of
+from .weights import BYTE, low_bits
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,17 @@ class ByteBlocks(BlockProduct):
     multiplies_bytes = True
     term_bytes = 1
 
+    @property
+    def by_pairs(self) -> bool:
+        """Whether a dot product is of two terms."""
+        return self.dot.k == 2
+
+    @property
+    def pair_sums(self) -> int:  # type: ignore[override]
+        """Most products of a term whose pairs are added up in int16: their sums fit."""
+        largest = 2 * 128 * (self.weights.high - self.weights.low)
+        return (1 << 15) // (largest + 1) if self.dot.family == "maddubs" else 0
+
     def operand_a(self, view: GemmView, rows: int) -> BlockRows:
         """Read A in place, and sum up its blocks."""
         zero = self.integer_zero
@@ -40,43 +60,41 @@ class ByteBlocks(BlockProduct):
 
     @property
     def integer_zero(self) -> int | None:
-        """The zero point that all blocks share, from 0 up, if it is an integer."""
+        """The zero point that all blocks share, as stored, if it is an integer."""
         zero = self.weights.zero.value
         if not isinstance(zero, tirx.FloatImm) or not float(zero.value).is_integer():
             return None
-        return int(float(zero.value)) - self.weights.low
+        return int(float(zero.value)) - self.weights.origin
 
     def block(self, tile: BlockAccumulators, number: ir.Expr) -> tirx.Stmt:
         """Multiply a block word by word, then by both scales."""
         weights, panel, rows = tile.weights, tile.place.panel, tile.place.rows
         assert isinstance(tile.rows, ByteRows)
         a, offset, clamp = tile.rows, tile.place.offset, tile.place.clamp
-        bits = self.weights.bits
-        parts = 8 // bits
-        first = (rows.first_k + number) * self.size
+        dot, parts = self.dot, WORD // self.weights.bits // self.dot.k
+        first, last = (rows.first_k + number) * self.size, weights.words * parts - 1
 
-        def add(k: ir.Expr, numbers: ir.Expr, v: ir.Expr, i: ir.Expr) -> tirx.Stmt:
-            word = tirx.Broadcast(a.word(rows, offset + i, k, clamp), self.lanes)
-            value = multiply(self.dot, numbers, word, load(tile.part, [i, v]))
-            return tirx.BufferStore(tile.part, value, [i, v])
+        def add(n: int, numbers: ir.Expr, v: tirx.Ramp, i: ir.Expr) -> tirx.Stmt:
+            word = a.word(rows, offset + i, first + n * dot.k, clamp)
+            word, total = tirx.Broadcast(word, self.lanes), load(tile.part, [i, v])
+            if not self.pair_sums:
+                value = multiply(dot, numbers, word, total)
+                return tirx.BufferStore(tile.part, value, [i, v])
+            halves = tirx.Ramp(v.base * 2, index(1), 2 * self.lanes)
+            pairs = pairs_of(dot, numbers, word)
+            if n % self.pair_sums:
+                pairs = load(tile.pairs, [i, halves]) + pairs
+            if n != last and (n + 1) % self.pair_sums:
+                return tirx.BufferStore(tile.pairs, pairs, [i, halves])
+            return tirx.BufferStore(tile.part, add_pairs(dot, pairs, total), [i, v])
 
-        def step(word: ir.Expr) -> tirx.Stmt:
-            stmts: list[tirx.Stmt] = []
+        words: list[tirx.Stmt] = []
+        for n in range(weights.words):
             for v in tile.vectors():
-                packed = tirx.Var("word", f"int32x{self.lanes}")
-                stmts.append(tirx.Bind(packed, weights.word(panel, number, word, v)))
+                packed = bound(words, "word", weights.word(panel, number, index(n), v))
                 for part in range(parts):
-                    numbers: ir.Expr = packed
-                    if parts > 1:
-                        moved = packed
-                        if part:
-                            moved = tirx.shift_right(packed, lanes_of(part * bits, self.lanes))
-                        numbers = tirx.Var("numbers", f"int32x{self.lanes}")
-                        masked = tirx.bitwise_and(moved, lanes_of(low_bits(bits), self.lanes))
-                        stmts.append(tirx.Bind(numbers, masked))
-                    k = first + (word * parts + part) * _GROUP
-                    stmts.append(tile.each_row(partial(add, k, numbers, v)))
-            return sequence(stmts)
+                    numbers = bound(words, "numbers", self._numbers(packed, part))
+                    words.append(tile.each_row(partial(add, n * parts + part, numbers, v)))
 
         zero = self.integer_zero
 
@@ -93,10 +111,22 @@ class ByteBlocks(BlockProduct):
             of_a = tirx.Broadcast(a.scale(rows, offset + i, first, clamp), self.lanes)
             return part * (scale * of_a)
 
-        words = loop("word", weights.words, step, tirx.ForKind.UNROLLED)
         finish = tile.finish_part(number, scaled, has_zeros=zero is None)
         ahead = weights.ask_ahead(panel, number, tile.vectors())
-        return sequence([*ahead, tile.clear_part(initial), words, finish])
+        return sequence([*ahead, tile.clear_part(initial), *words, finish])
+
+    def _numbers(self, packed: ir.Expr, part: int) -> ir.Expr:
+        """Take those of one dot product out of words."""
+        bits, lanes = self.weights.bits, self.lanes
+        if bits == BYTE and not self.by_pairs:
+            return packed
+        if bits == BYTE:  # the low or the high bytes of halves, with their signs
+            halves = tirx.reinterpret(f"int16x{2 * lanes}", packed)
+            byte = tirx.Broadcast(tirx.const(BYTE, "int16"), 2 * lanes)
+            moved = halves if part else tirx.shift_left(halves, byte)
+            return tirx.reinterpret(f"int32x{lanes}", tirx.shift_right(moved, byte))
+        moved = tirx.shift_right(packed, lanes_of(part * bits, lanes)) if part else packed
+        return tirx.bitwise_and(moved, lanes_of(low_bits(bits, WORD // self.dot.k), lanes))
 
 
 class ByteRows(BlockRows):
@@ -114,16 +144,42 @@ class ByteRows(BlockRows):
         self._factor = factor
         count = constant(blocks.blocks.extent) or 1
         self._buffer = declare([index(max(rows, 2)), index(count)], "int32", "row_sums")
+        # Terms in int16, where dot products are of these.
+        self._is_wide, self._group = blocks.by_pairs, blocks.dot.k
+        shape = [index(max(rows, 2)), index(count * blocks.size)]
+        self._wide = declare(shape, "int16", "row_terms")
 
     def buffers(self) -> list[ir.Var]:
-        """Return the sums, where there is a zero point."""
-        return [*super().buffers(), *([self._buffer] if self._factor else [])]
+        """Return the sums, where there is a zero point, and the terms."""
+        sums = [self._buffer] if self._factor else []
+        return [*super().buffers(), *sums, *([self._wide] if self._is_wide else [])]
 
     def fill(self, rows: RowBlock) -> tirx.Stmt | None:
-        """Sum up the blocks of a task's rows."""
-        totals = super().fill(rows)
+        """Sum up the blocks of a task's rows, and widen their terms."""
+        stmts = [super().fill(rows), self._sum_up(rows), self._widen(rows)]
+        found = [stmt for stmt in stmts if stmt is not None]
+        return sequence(found) if found else None
+
+    def _widen(self, rows: RowBlock) -> tirx.Stmt | None:
+        if not self._is_wide:
+            return None
+        count = tirx.min(index(self.height), self.rows - rows.start)
+        size = self.blocks.size
+
+        def one(i: ir.Expr, number: ir.Expr) -> tirx.Stmt:
+            def term(k: ir.Expr) -> tirx.Stmt:
+                k = number * size + k
+                value = tirx.Cast("int16", self.value(self.numbers, rows, i, k))
+                return tirx.BufferStore(self._wide, value, [i, k])
+
+            return vectorized(size, term)
+
+        blocks = self.blocks.blocks.extent
+        return loop("row", count, lambda i: loop("block", blocks, lambda n: one(i, n)))
+
+    def _sum_up(self, rows: RowBlock) -> tirx.Stmt | None:
         if not self._factor:
-            return totals
+            return None
         count = tirx.min(index(self.height), self.rows - rows.start)
         size, buffer = self.blocks.size, self._buffer
 
@@ -141,14 +197,16 @@ class ByteRows(BlockRows):
             return block("total", sequence([zero, loop("k", size, add), store]), [total])
 
         blocks = self.blocks.blocks.extent
-        sums = loop("row", count, lambda i: loop("block", blocks, lambda n: one(i, n)))
-        return sums if totals is None else sequence([totals, sums])
+        return loop("row", count, lambda i: loop("block", blocks, lambda n: one(i, n)))
 
     def word(self, rows: RowBlock, row: ir.Expr, term: ir.Expr, clamp: bool) -> ir.Expr:
-        """Read four adjacent numbers of a row as one word."""
+        """Read adjacent numbers of a row, as many as a dot product has, as one word."""
+        if self._is_wide:
+            pair = tirx.Ramp(simplified(term), index(1), self._group)
+            return tirx.reinterpret("int32", load(self._wide, [rows.slot + row, pair]))
         found = self.value(self.numbers, rows, row, term, clamp)
         *outer, last = found.indices
-        lanes = tirx.Ramp(simplified(last), index(1), _GROUP)
+        lanes = tirx.Ramp(simplified(last), index(1), self._group)
         return tirx.reinterpret("int32", load(found.source, [*outer, lanes]))
 
     def scale(self, rows: RowBlock, row: ir.Expr, term: ir.Expr, clamp: bool) -> ir.Expr:

@@ -1,6 +1,7 @@
 """Choice of the product with weights in blocks, and of its sizes."""
 
 import math
+from dataclasses import replace
 
 from tvm import ir, tirx
 
@@ -47,13 +48,15 @@ def block_product(view: GemmView, dtype: str, device: Device) -> BlockProduct | 
         return None
     found: BlockProduct = FloatBlocks(unit.lanes, size, axis, weights)
     a = block_quantized(view.a, axis)
-    row = find_of_bytes(device, weights.bits)
+    row = find_of_bytes(device, (weights.high - weights.low).bit_length())
     if a is None or row is None or not _is_plain(view, a, axis):
         return found
     k = constant(axis.extent) or 1
     shared = _divisor(math.gcd(a.size, weights.size), _GROUP * 8 // weights.bits)
     if shared is None or k % shared:
         return found
+    is_signed = weights.high - weights.low > 127 and "uint8" not in row.a_types
+    weights = replace(weights, is_signed=is_signed)
     return ByteBlocks(row.n, shared, axis, weights, a, row)
 
 

@@ -1,7 +1,5 @@
 """Weights in blocks times float32: numbers are unpacked in vectors, once for all rows of a tile."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

@@ -57,6 +57,13 @@ class BlockProduct(ABC):
     speed = 1
     #: Whether A is of bytes, too.
     multiplies_bytes = False
+    #: Most products of a term whose pairs are added up in int16.
+    pair_sums = 0
+
+    @property
+    def by_pairs(self) -> bool:
+        """Whether adjacent terms are in the halves of a word."""
+        return not self.multiplies_bytes and self.weights.bits < 8
 
     @property
     def blocks(self) -> Axis:
@@ -94,7 +101,7 @@ class BlockProduct(ABC):
         weights = block_quantized(view.b, self.axis)
         if weights is None:
             raise RuntimeError("a view of a B in blocks has none")
-        return replace(self, weights=weights)
+        return replace(self, weights=replace(weights, is_signed=self.weights.is_signed))
 
     def view(self, view: GemmView) -> GemmView:
         """Count K in blocks."""
@@ -210,11 +217,12 @@ class BlockAccumulators(VectorAccumulators):
         self.rows, self.weights = operands
         self.product, self.place = product, place
         self.part = local("part", [place.height, place.width], product.part_dtype)
+        self.pairs = local("pairs", [place.height, 2 * place.width], "int16")
 
     @property
     def buffers(self) -> list[ir.Var]:
         """The registers."""
-        return [self.buffer, self.part]
+        return [self.buffer, self.part, *([self.pairs] if self.product.pair_sums else [])]
 
     def accumulate(self) -> tirx.Stmt:
         """Multiply, block by block."""

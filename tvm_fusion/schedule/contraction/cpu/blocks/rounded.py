@@ -9,8 +9,6 @@ than 2^-8 of it, rows that were rounded to int8 by half of 1/127 of the largest 
 needs the user's leave (``approximate``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Operands in blocks for tile registers: rows in tiles, and panels that a task unpacks."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

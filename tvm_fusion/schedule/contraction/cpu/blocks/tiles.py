@@ -10,8 +10,6 @@ Numbers of 8 bits and fewer are exact in bfloat16, and so are their products in 
 has 24 bits, which three bfloat16 of 8 bits hold: what is rounded is the sum alone, as elsewhere.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tvm import ir, tirx

@@ -8,10 +8,8 @@
 A word has a word's group of k for dot products: 4 bytes, or the low halves of 4 bytes and, of the
 next 4 k, their high halves (or four quarters). One load, masks and shifts make all words of bytes.
 For bfloat16, adjacent k of 4 bits and fewer are 16 bits apart, so that each shift leaves a pair in
-place.
+place; for dot products of int16, those of 8 bits are, too.
 """
-
-from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ from ...problem.gemm_view import GemmView
 from ...problem.sum_of_products import SumOfProducts
 from ..operands.b import OperandB, Panel
 
-_WORD, _GROUP, _BYTE = 32, 4, 8  # bits of a word, its bytes, and their bits
+_WORD, _GROUP, BYTE = 32, 4, 8  # bits of a word, its bytes, and their bits
 # Bytes of numbers behind those that are multiplied. Of 40,000 x 896 numbers of 4 bits, one row took
 # 1.95 ms without them and 0.90 with, eight rows 3.3 and 2.3 (Xeon with AMX, one busy core).
 AHEAD = 4096
@@ -55,8 +53,7 @@ class BlockWeights(OperandB):
     width
         Columns of a panel.
     by_pairs
-        Whether adjacent terms of 4 bits and fewer are in the halves of a word rather than in its
-        bytes.
+        Whether adjacent terms are in the halves of a word rather than in its bytes.
     """
 
     def __init__(
@@ -88,10 +85,12 @@ class BlockWeights(OperandB):
             return value
 
         def part(term: int) -> ir.Expr:
-            """Return a number, from 0 up, in the place that it has in its word."""
+            """Return a number, as it is stored, in the place that it has in its word."""
             k = first + word.var * (_WORD // weights.bits) + term
             value = substitute(weights.numbers, {self._column.var: position, self._axis.var: k})
-            value = tirx.Cast("int32", value) - tirx.const(weights.low, "int32")
+            value = tirx.Cast("int32", value) - tirx.const(weights.origin, "int32")
+            if weights.is_signed:
+                value = tirx.bitwise_and(value, tirx.const(255, "int32"))
             shift = tirx.const(self.shift_of(term), "int32")
             return tirx.shift_left(inside(value, position, k), shift)
 
@@ -133,10 +132,10 @@ class BlockWeights(OperandB):
 
     def shift_of(self, term: int) -> int:
         """Return the lowest bit of a number in its word."""
-        if self._by_pairs and self.weights.bits < _BYTE:
+        if self._by_pairs:
             return term // 2 * self.weights.bits + term % 2 * (_WORD // 2)
         half, byte = divmod(term, _GROUP)
-        return byte * _BYTE + half * self.weights.bits
+        return byte * BYTE + half * self.weights.bits
 
     def word(self, panel: Panel, block: ir.Expr, number: ir.Expr, lane: ir.Expr) -> ir.Expr:
         """Read words of numbers, one for each lane."""
@@ -149,7 +148,7 @@ class BlockWeights(OperandB):
         count, bits, zero = lanes.lanes, self.weights.bits, self.constant_zero
         shift = self.shift_of(term)
         moved = tirx.shift_right(packed, _all(shift, count)) if shift else packed
-        if count == 16 and bits < _BYTE and zero is not None:
+        if count == 16 and bits < BYTE and zero is not None:
             # A permutation reads the four lowest bits of each lane: a table of all 16 numbers.
             values = [tirx.const(n % (1 << bits) - zero, "float32") for n in range(16)]
             table = tirx.Shuffle(values, [tirx.const(n, "int32") for n in range(16)])
@@ -179,10 +178,10 @@ class BlockWeights(OperandB):
         return self._product(self._minimum, panel, block, lanes)
 
     def zero(self, panel: Panel, block: ir.Expr, lanes: tirx.Ramp) -> ir.Expr:
-        """Read the zero points of a block, as numbers are counted: from 0 up."""
+        """Read the zero points of a block, as numbers are stored."""
         found = self._product([self._zero], panel, block, lanes)
-        low = tirx.const(float(self.weights.low), "float32")
-        return found - tirx.Broadcast(low, lanes.lanes) if self.weights.low else found
+        origin = tirx.const(float(self.weights.origin), "float32")
+        return found - tirx.Broadcast(origin, lanes.lanes) if self.weights.origin else found
 
     @property
     def has_minimum(self) -> bool:
@@ -191,8 +190,8 @@ class BlockWeights(OperandB):
 
     @property
     def constant_zero(self) -> float | None:
-        """The zero point that all blocks share, from 0 up."""
-        return self._zero - self.weights.low if isinstance(self._zero, float) else None
+        """The zero point that all blocks share, as numbers are stored."""
+        return self._zero - self.weights.origin if isinstance(self._zero, float) else None
 
     def _product(
         self,
@@ -230,9 +229,9 @@ def _all(value: int, lanes: int) -> ir.Expr:
     return tirx.Broadcast(tirx.const(value, "int32"), lanes)
 
 
-def low_bits(bits: int) -> int:
-    """Return a mask of the low bits of each byte of a word."""
-    return sum(((1 << bits) - 1) << shift for shift in range(0, _WORD, _BYTE))
+def low_bits(bits: int, each: int = BYTE) -> int:
+    """Return a mask of the low bits of each byte of a word, or of each part of other bits."""
+    return sum(((1 << bits) - 1) << shift for shift in range(0, _WORD, each))
 
 
 def _in_halves(value: ir.Expr, blocks: Axis) -> tuple[ir.Expr, Axis]:

@@ -1,7 +1,5 @@
 """A of a GEMM on a CPU: read where it is, or normalized rows in a buffer of the task."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """B of a GEMM on a CPU: read where it is, or from panels that the task copies."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

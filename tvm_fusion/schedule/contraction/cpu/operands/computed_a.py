@@ -11,8 +11,6 @@ A register tile reads an element of A once for a few products: what computes it 
 instructions as they do, and a choice between tensors breaks its vectors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple

@@ -8,8 +8,6 @@
 In memory B stays half, as do the panels that are prefetched. A: ``computed_a``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tvm import ir, tirx

@@ -1,7 +1,5 @@
 """Operand A on tile registers: where it lies, or rows that a task copies."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Sequence

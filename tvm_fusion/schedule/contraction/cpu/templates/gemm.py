@@ -192,7 +192,10 @@ def _flops(group: Group, stages: tuple[Stage, ...], config: CpuContractionConfig
     once = [] if gemm is None else list(_computed_once(gemm))
     left, right = contraction.left, contraction.right
     others = [x for x in (left, right) if not any(x.same_as(one.operand) for one in once)]
-    work = flops(stages) * _slowdown(group, contraction, config.operands, others)
+    packed = None
+    if gemm is not None and gemm.b_source == "packed":
+        packed = gemm.view.n_axes[-1].var
+    work = flops(stages) * _slowdown(group, contraction, config.operands, others, packed)
     return work + sum(one.work - one.in_terms for one in once)
 
 
@@ -231,8 +234,12 @@ def _slowdown(
     contraction: SumOfProducts,
     written: Sequence[MaterializedOperand],
     operands: Sequence[ir.Expr],
+    packed: ir.Var | None,
 ) -> int:
-    """Weigh producers that the sum evaluates again and again, or makes it read across."""
+    """Weigh producers that the sum evaluates again and again, or makes it read across.
+
+    An operand with columns along ``packed`` is read in the order that it is packed in.
+    """
     if not has_prologue(group):
         return 1
     padded = [x.operand for x in written if x.is_padded]
@@ -243,7 +250,9 @@ def _slowdown(
             continue  # computed once, into the padded copy
         if is_expensive(operand) or operations(operand) > PROLOGUE or _choices(operand):
             return RECOMPUTE_FACTOR
-        if reuses_operands(contraction) and is_strided(contraction, operand):
+        if packed in variables(operand) or not reuses_operands(contraction):
+            continue
+        if is_strided(contraction, operand):
             return RECOMPUTE_FACTOR
     return 1
 

@@ -6,8 +6,6 @@
 For small products: waking the threads and waiting for the last one takes as long as they do.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -9,8 +9,6 @@
 Few elements are used twice, so what counts is that memory is read in order, and by vectors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx

@@ -4,8 +4,6 @@ for line:  zeros on the left, elements, zeros on the right
 lines in the padding: zeros
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

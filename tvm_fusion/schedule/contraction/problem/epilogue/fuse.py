@@ -1,7 +1,5 @@
 """Epilogue fusion into a scheduled contraction: it stores results in place of the sum."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tvm_ffi

@@ -7,8 +7,6 @@ These are what the next norm over rows of C needs: a few numbers of each row, in
 The second sum is of deviations from the group's own mean, so that nothing cancels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ sum[m, h] = sum over columns c of head h of term(total[m, c])       Q and K that
 C[m, c] = epilogue(total[m, c], sum[m, head of c])                  squares of a head
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

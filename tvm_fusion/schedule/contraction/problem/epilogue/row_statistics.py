@@ -4,8 +4,6 @@ before the results: row sums       (row_values)
 behind the results: group sums     (group_sums)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

@@ -7,8 +7,6 @@ A              = padded[c, h + r, w + s]                     no condition in the
 with a stride:   padded[c, hr, ws % stride, ws // stride]    so that columns are contiguous
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The PrimFunc of a contraction before scheduling, over SBlocks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 

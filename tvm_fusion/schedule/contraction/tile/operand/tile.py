@@ -13,8 +13,6 @@ one. Copies make them zero: with copies of the last row for 16 of 64 rows, M 48,
 took 45 us on an H200, and takes 33, as not all blocks ask L2 for one line.
 """
 
-from __future__ import annotations
-
 from tvm import ir, sym, tirx
 
 from .....core.tir.expressions import load

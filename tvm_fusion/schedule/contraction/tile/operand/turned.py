@@ -8,8 +8,6 @@ For instructions that want the terms of a row in a lane, where none transposes w
 shared memory: AMD's. A thread has as many rows as leave work to all threads, four bytes at least.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tvm import ir, tirx

@@ -6,8 +6,6 @@ A column split whose period is a part of a vector is none for a tile: columns li
 a vector's lanes are the sums of all parts. Results of one output are joined again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 

@@ -8,8 +8,6 @@ Four lanes have a group's columns behind the products of wgmma (direct_epilogue)
 went through shared memory (shared_epilogue). They have one row, so that all or none of them exist.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from tvm import ir, tirx

@@ -7,8 +7,6 @@ for results with one condition, such as the columns of Q in a joined product:
   if it holds:  load, compute, store
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import tvm_ffi

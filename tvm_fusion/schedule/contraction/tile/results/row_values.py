@@ -6,8 +6,6 @@ for row of the thread's (direct_epilogue), or of its vector (shared_epilogue):
   values[row] = what results read of the sums
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from tvm import ir, sym, tirx

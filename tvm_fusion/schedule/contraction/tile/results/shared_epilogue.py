@@ -14,8 +14,6 @@ An accumulator fragment is C of one ``mma.sync``, 16 rows times 8 columns of a w
 Of a column split, a thread adds up the sums of each part at its positions.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol

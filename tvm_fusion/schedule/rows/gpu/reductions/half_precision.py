@@ -1,7 +1,5 @@
 """Fast math for rows with half-type results on a GPU: below the rounding of the result."""
 
-from __future__ import annotations
-
 import math
 
 import tvm_ffi

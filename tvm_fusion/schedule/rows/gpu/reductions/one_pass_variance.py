@@ -10,8 +10,6 @@ that the mean of SHIFT_ELEMENTS of them, all others alike, leaves a relative err
 below ``n / SHIFT_ELEMENTS^2 * 2^-23``. Rows with results of half types are far above that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Which row programs can be reduced in parts, and which parts their axes have."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
