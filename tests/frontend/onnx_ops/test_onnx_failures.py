@@ -99,6 +99,45 @@ def test_advice_works(cause):
     import_model(parsed(changed, other.pop("opset", 18)), FusionConfig(**other))
 
 
+_W = "float[1,1,5,5] w"
+# What ONNX does not allow, or only ONNX Runtime finds at the call: a graph, and what is said of it.
+WRONG = [
+    ("(float[2,3] x, int64[3] w) => (float[2,3] y) { y = Add(x, w) }", "B has inconsistent type"),
+    ("(float[2,3] x, float[2] w) => (float[a,b] y) { y = Gather(x, w) }", "unsupported type"),
+    ('(float[3] x) => (float[3] y) { y = LeakyRelu<alpha = "a">(x) }', "Expected: 'FLOAT'"),
+    ("(float[2,3] x) => (float[a] y) <int64[1] s = {7}> { y = Reshape(x, s) }", "if ONNX allows"),
+    (
+        "(float[2,3] x) => (float[a,b] y) <int64[2] s = {-1, 4}> { y = Reshape(x, s) }",
+        "ONNX's own rules do not allow: Dimension could not be inferred",
+    ),
+    (f"(float[1,1,2,3] x, {_W}) => (float[a,b,c,d] y) {{ y = Conv(x, w) }}", "[1, 1, -2, -1]"),
+    (
+        "(float[1,1,2,3] x) => (float[a,b,c,d] y) { y = MaxPool<kernel_shape = [5, 1]>(x) }",
+        "by windows of 5 elements along 2, padding included",
+    ),
+    ("(float[3,4] x) => (float[a,b] y) <int64[2] s = {0, -5}, int64[1] a = {1}> "
+     "{ y = Pad(x, s, , a) }", "makes a tensor of shape [3, -1]"),
+    ("() => (float[a] y) <int64[1] s = {-2}> { y = ConstantOfShape(s) }", "must have non-negative"),
+    (
+        "(float[2,3] x) => (float[2,a] y, float[2,b] z) <int64[2] s = {2, 2}> "
+        "{ y, z = Split<axis = 1>(x, s) }",
+        "Split of 3 elements into 2, 2",
+    ),
+    (
+        "(float[2,3] x) => (float[2,a] y, int64[2,b] z) <int64[1] k = {4}> { y, z = TopK(x, k) }",
+        "TopK of 4 of 3 elements",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "found"), WRONG)
+def test_models_that_are_wrong(text, found):
+    with pytest.raises(UserError) as error:
+        import_model(parsed(text))
+    assert found in str(error.value)
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize("raised", [AttributeError("'Var' has no 'x'"), ZeroDivisionError()])
 def test_any_error_of_a_converter_names_the_node(raised):
     """Whatever a converter raises: one sentence, and the error itself as its cause."""

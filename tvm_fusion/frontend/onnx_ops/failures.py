@@ -52,7 +52,7 @@ def advice_for_failure(
     opset
         Version of the standard operators.
     """
-    broken = _broken_rule(node, types, opset)
+    broken = _broken_rule(node, values, types, opset)
     if broken is not None:
         return f"correct the node, which ONNX's own rules do not allow: {broken}"
     operands = SHAPE_OPERANDS.get(node.op_type, ()) if node.domain in STANDARD else ()
@@ -60,10 +60,15 @@ def advice_for_failure(
     computed = [n for n in names if not isinstance(values.get(n), GenericConst)]
     if computed:
         return f"make {', '.join(computed)} an initializer (a constant) of the model"
-    return "its converter has a fault: report this sentence with the node"
+    return (
+        "check its inputs and attributes; if ONNX allows them, its converter has a fault: report "
+        "this sentence with the node"
+    )
 
 
-def _broken_rule(node: onnx.NodeProto, types: Mapping[str, ValueType], opset: int) -> str | None:
+def _broken_rule(
+    node: onnx.NodeProto, values: Mapping[str, Any], types: Mapping[str, ValueType], opset: int
+) -> str | None:
     """Say why ONNX cannot infer the node's results; what it does not know, it does not judge."""
     names = [name for name in node.input if name]
     if not all(name in types for name in names) or node.domain not in STANDARD:
@@ -76,11 +81,22 @@ def _broken_rule(node: onnx.NodeProto, types: Mapping[str, ValueType], opset: in
             for name in dict.fromkeys(names)
         ]
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-        graph = helper.make_graph([node], "node", infos, outputs)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-        onnx.shape_inference.infer_shapes(model, strict_mode=True)
+        constants = [
+            onnx.numpy_helper.from_array(values[name].value.numpy(), name)
+            for name in dict.fromkeys(names)
+            if isinstance(values.get(name), GenericConst)
+        ]
+        graph = helper.make_graph([node], "node", infos, outputs, constants)
+        opsets = [helper.make_opsetid("", opset)]
+        model = helper.make_model(graph, opset_imports=opsets)
+        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+        context = onnx.checker.C.CheckerContext()
+        context.ir_version, context.opset_imports = model.ir_version, {"": opset}
+        onnx.checker.check_node(node, context)
     except onnx.shape_inference.InferenceError as error:
         return str(error).strip().rpartition("] ")[2]
+    except onnx.checker.ValidationError as error:
+        return str(error).strip().splitlines()[0]
     except Exception:  # guard: only a sentence depends on it
         return None
     return None

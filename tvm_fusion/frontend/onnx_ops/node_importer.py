@@ -292,6 +292,7 @@ class NodeImporter(ONNXGraphImporter):
         if not isinstance(value, relax.Expr):
             return value
         value = self.bb.normalize(value)
+        _refuse_negative(node, name, value)
         if expected is not None and isinstance(value.ty, relax.TensorType):
             dtype = storage_of(expected.dtype)
             text = mismatch(value, dtype, expected.shape)
@@ -302,6 +303,16 @@ class NodeImporter(ONNXGraphImporter):
             elif text is not None:
                 raise _refused(node, f"is converted to {text} (output {name})")
         return value
+
+
+def _refuse_negative(node: onnx.NodeProto, name: str, value: relax.Expr) -> None:
+    """Refuse a result of fewer elements than none: of a window or crop that exceeds its tensor."""
+    shape = value.ty.shape if isinstance(value.ty, relax.TensorType) else None
+    extents = [static(extent) for extent in shape] if shape is not None else []
+    if any(extent is not None and extent < 0 for extent in extents):
+        found = ", ".join("?" if extent is None else str(extent) for extent in extents)
+        advice = "correct its sizes, or give its dimensions other extents"
+        raise _refused(node, f"makes a tensor of shape [{found}] (output {name})", advice)
 
 
 def _title(node: onnx.NodeProto) -> str:

@@ -300,8 +300,15 @@ def split(node: Node) -> Any:
         sizes = node.extents(1)
         if sizes is None or not _adds_up(node, sizes):
             sizes = _computed_parts(node)
-    if sizes is None or all(isinstance(size, int) and size for size in sizes):
+    if sizes is None:
         return None
+    if all(isinstance(size, int) for size in sizes):
+        extent = node.shape()[node.attribute("axis", 0)]
+        if isinstance(extent, int) and (sum(sizes) != extent or min(sizes) < 0):
+            each = ", ".join(map(str, sizes))
+            raise Unsupported(f"of {extent} elements into {each}", "correct the sizes of its parts")
+        if all(sizes):
+            return None
     axis, parts = node.attribute("axis", 0), []
     start: Any = 0
     for size in sizes:

@@ -74,6 +74,12 @@ def windows(node: Node) -> Windows:
                 first = last = 0
             room = extent + first + last - span
             if not node.attribute("ceil_mode", 0):
+                if isinstance(room, int) and room < 0:
+                    raise Unsupported(
+                        f"by windows of {span} elements along {extent + first + last}, padding "
+                        "included",
+                        "use smaller windows, or more padding",
+                    )
                 count = facts.simplify(room // stride + 1)
             else:
                 count = facts.simplify((room + stride - 1) // stride + 1)
@@ -115,9 +121,9 @@ def max_pool(node: Node) -> Any:
         "NOTSET",
         "VALID",
     )
+    at = windows(node)
     if plain and not node.uses(1):
         return None
-    at = windows(node)
     rank = len(at.kernel)
     if rank > 3:
         raise Unsupported(f"over {rank} axes", "use 1 to 3 spatial axes")

@@ -124,6 +124,9 @@ def top_k(node: Node) -> Any:
         return _first_of_sorted(node, None)
     if count is not None and not isinstance(count[0], int):
         return _first_of_sorted(node, count[0])
+    extent = node.shape()[node.attribute("axis", -1)]
+    if count is not None and isinstance(extent, int) and not 0 <= count[0] <= extent:
+        raise Unsupported(f"of {count[0]} of {extent} elements", "correct its K")
     if dtype not in ("uint16", "uint32", "uint64"):
         return None
     node.required_constant(1, "K")
