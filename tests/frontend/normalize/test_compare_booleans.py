@@ -1,3 +1,6 @@
+# TVMScript finds variables of annotations only where those are not evaluated.
+from __future__ import annotations
+
 import numpy as np
 import pytest
 import tvm
