@@ -127,6 +127,8 @@ WRONG = [
         "(float[2,3] x) => (float[2,a] y, int64[2,b] z) <int64[1] k = {4}> { y, z = TopK(x, k) }",
         "TopK of 4 of 3 elements",
     ),
+    ("(float[3] x, bool[3] w) => (bool[3] y) { y = And(w, x) }", "And of float32"),
+    ("(float[3] x) => () { y = Relu(x) }", "a model without outputs"),
 ]  # fmt: skip
 
 

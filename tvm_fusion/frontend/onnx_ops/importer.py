@@ -138,7 +138,8 @@ class Importer(NodeImporter):
                     raise UserError(f"output {info.name} is an empty optional value", "a tensor")
                 outputs.append(onnx.ValueInfoProto(name=name))
         if not outputs:
-            raise UserError("all outputs are empty sequences", "at least one tensor")
+            found = "all outputs are empty sequences" if graph.output else "a model without outputs"
+            raise UserError(found, "at least one tensor")
         graph.output = outputs
         self.output_names = [info.name for info in outputs]
 

@@ -7,6 +7,7 @@ from tvm import relax
 from tvm.ir import is_prim_expr
 
 from ...operators import formulas
+from ...registry import Unsupported
 from ...tensor_types import accumulation_dtype, is_float, is_integer
 from ..node import Node
 from ..registry import register
@@ -25,6 +26,14 @@ def is_inf(node: Node) -> Any:
     if not positive and not negative:
         return op.zeros(relax.ShapeExpr(node.shape()), "bool")
     return op.equal(x, relax.const(np.inf if positive else -np.inf, dtype))
+
+
+@register("And", "Not", "Or", "Xor", takes_extents=True)
+def logical(node: Node) -> None:
+    """Refuse numbers, which ONNX does not take for truth values; others are left to TVM."""
+    numbers = [d for d in map(node.dtype, range(len(node.inputs))) if d not in ("bool", "")]
+    if numbers:
+        raise Unsupported(f"of {numbers[0]}", "cast its inputs to bool")
 
 
 @register("Mod", takes_extents=True)
