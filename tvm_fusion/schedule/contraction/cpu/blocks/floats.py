@@ -7,10 +7,9 @@ from tvm import ir, tirx
 
 from .....core.tir.expressions import load
 from .....core.tir.loops import loop, sequence
+from ....instructions.cpu import WORD
 from ...problem.gemm_view import GemmView
 from .product import BlockAccumulators, BlockProduct, BlockRows
-
-_WORD = 32  # bits
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class FloatBlocks(BlockProduct):
     def block(self, tile: BlockAccumulators, number: ir.Expr) -> tirx.Stmt:
         """Unpack a word of each column after the other, and multiply its numbers."""
         weights, panel, rows = tile.weights, tile.place.panel, tile.place.rows
-        terms = _WORD // self.weights.bits
+        terms = WORD // self.weights.bits
         first = (rows.first_k + number) * self.size
 
         def step(word: ir.Expr) -> tirx.Stmt:

@@ -20,13 +20,14 @@ from ....._tvm.ir.buffer import declare
 from .....core.tir.expressions import load, loads
 from .....core.tir.loops import ceildiv, constant, index, prefetch, substitute
 from .....program.stage import Axis
+from ....instructions.cpu import WORD
 from ...problem.block_quantized import BlockQuantized, Factor, value_range
 from ...problem.functions.packing import Reordered
 from ...problem.gemm_view import GemmView
 from ...problem.sum_of_products import SumOfProducts
 from ..operands.b import OperandB, Panel
 
-_WORD, _GROUP, BYTE = 32, 4, 8  # bits of a word, its bytes, and their bits
+_GROUP, BYTE = 4, 8  # bytes of a word, and their bits
 # Bytes of numbers behind those that are multiplied. Of 40,000 x 896 numbers of 4 bits, one row took
 # 1.95 ms without them and 0.90 with, eight rows 3.3 and 2.3 (Xeon with AMX, one busy core).
 AHEAD = 4096
@@ -64,7 +65,7 @@ class BlockWeights(OperandB):
         self.weights, self.size = weights, size
         self._axis, self._column = view.k_axes[-1], view.n_axes[-1]
         self._around = (*view.batch, *view.n_axes[:-1])
-        self.words = size * weights.bits // _WORD
+        self.words = size * weights.bits // WORD
         number = Axis(tirx.Var("panel", "int64"), ceildiv(self._column.extent, width))
         lane = Axis(tirx.Var("lane", "int64"), index(width))
         block = Axis(tirx.Var("block", "int64"), ceildiv(self._axis.extent, size))
@@ -86,7 +87,7 @@ class BlockWeights(OperandB):
 
         def part(term: int) -> ir.Expr:
             """Return a number, as it is stored, in the place that it has in its word."""
-            k = first + word.var * (_WORD // weights.bits) + term
+            k = first + word.var * (WORD // weights.bits) + term
             value = substitute(weights.numbers, {self._column.var: position, self._axis.var: k})
             value = tirx.Cast("int32", value) - tirx.const(weights.origin, "int32")
             if weights.is_signed:
@@ -95,7 +96,7 @@ class BlockWeights(OperandB):
             return tirx.shift_left(inside(value, position, k), shift)
 
         joined = part(0)
-        for term in range(1, _WORD // weights.bits):
+        for term in range(1, WORD // weights.bits):
             joined = tirx.bitwise_or(joined, part(term))
         self._numbers = self._packed(weights.numbers, (*outer, word, lane), joined, "numbers")
 
@@ -133,7 +134,7 @@ class BlockWeights(OperandB):
     def shift_of(self, term: int) -> int:
         """Return the lowest bit of a number in its word."""
         if self._by_pairs:
-            return term // 2 * self.weights.bits + term % 2 * (_WORD // 2)
+            return term // 2 * self.weights.bits + term % 2 * (WORD // 2)
         half, byte = divmod(term, _GROUP)
         return byte * BYTE + half * self.weights.bits
 
@@ -161,7 +162,7 @@ class BlockWeights(OperandB):
         self, panel: Panel, block: ir.Expr, vectors: Sequence[tirx.Ramp]
     ) -> list[tirx.Stmt]:
         """Ask memory for the words of a block that is multiplied later."""
-        row_bytes = self.width * _WORD // 8
+        row_bytes = self.width * WORD // 8
         later = block + -(-AHEAD // (self.words * row_bytes))
         return [
             prefetch(self.word(panel, later, index(word), v.base), 1)
@@ -231,7 +232,7 @@ def _all(value: int, lanes: int) -> ir.Expr:
 
 def low_bits(bits: int, each: int = BYTE) -> int:
     """Return a mask of the low bits of each byte of a word, or of each part of other bits."""
-    return sum(((1 << bits) - 1) << shift for shift in range(0, _WORD, each))
+    return sum(((1 << bits) - 1) << shift for shift in range(0, WORD, each))
 
 
 def _in_halves(value: ir.Expr, blocks: Axis) -> tuple[ir.Expr, Axis]:
