@@ -56,12 +56,13 @@ def measured(
     end, seconds
         As of :func:`answered`.
     """
-    cores = itertools.count(0, threads)
+    cpus = len(os.sched_getaffinity(0))
+    at_once = max(1, min(at_once, cpus // threads))
+    firsts = itertools.count(0, cpus // at_once)  # far apart: neighbours may be one core
 
     def serve(left: Iterator[Case]) -> Iterator[tuple[Case, dict[str, Any]]]:
-        first = next(cores)
+        first = next(firsts)
         for case in left:
             yield case, answered(module, *case, threads, first, end=end, seconds=seconds)
 
-    at_once = max(1, min(at_once, len(os.sched_getaffinity(0)) // threads))
     yield from gather(cases, at_once, serve)

@@ -65,6 +65,8 @@ COMMAND_LINES = {
     "compile_time": "test_compile_time.py",
     "cost_model": "test_cost_model.py",
     "harness": "test_harness.py",
+    "cpu_threads": None,
+    "cpu_threads.run": None,
     "cpu_half": None,
     "cpu_half.gemm": None,
     "cpu_half.run": None,
@@ -77,6 +79,7 @@ COMMAND_LINES = {
 #: Processes that the commands above start, without a command line for people.
 WORKERS = {
     *("cpu_half.gemm_worker", "cpu_half.prepare", "cpu_half.worker", "held_out.worker"),
+    *("cpu_threads.prepare", "cpu_threads.worker"),
     *("qdq.prepare", "qdq.worker"),
     *("compile_time.sample", "gpu.once", "gpu.warm", "prices.compile_worker", "gpu_models.worker"),
     *("harness.arena", "harness.worker", "kernel_diff.collect"),
