@@ -141,28 +141,51 @@ def _largest(exponent: Any) -> int | None:
 
 @rewrite_pass
 def ExpandPower(value: Any, scope: Scope) -> Any:
-    """``x^2 = x*x``, ``x^3 = x*x*x``, ``x^0.5 = sqrt(x)``, ``x^-0.5 = rsqrt(x)``, ``x^1 = x``.
+    """``x^2 = x*x``, ``x^0.5 = sqrt(x)``, ``x^-0.5 = rsqrt(x)``, ``x^1 = x``, and some others.
 
-    A library's ``pow`` costs dozens of instructions, and TVM warns of it. Exporters write RMS norms
-    with a power and with a product alike; after this there is one spelling. The results differ from
-    ``pow`` by the rounding of one product.
+    A library's ``pow`` costs dozens of instructions for each element, since it takes no vectors,
+    and TVM warns of it. Exporters write RMS norms with a power and with a product alike; after this
+    there is one spelling. The results differ from ``pow`` by the rounding of a few products and
+    roots.
     """
     if op_name(value) != "relax.power" or not isinstance(value.args[1], GenericConst):
         return None
     x, exponent = value.args[0], value.args[1].value.numpy()
-    floating = "float" in dtype_of(value)
-    if exponent.size != 1 or not floating or not structural_equal(x.ty, value.ty):
+    dtype = dtype_of(value)
+    if exponent.size != 1 or "float" not in dtype or not structural_equal(x.ty, value.ty):
         return None
     number = float(exponent.reshape(-1)[0])
-    if number == 1.0:
+    if number == -0.5:
+        return op.rsqrt(x)
+    is_wide = dtype in ("float32", "float64")  # several roundings are too many for half types
+    if number > 0:
+        return _positive_power(x, number, is_wide, scope)
+    below = _positive_power(x, -number, is_wide, scope) if is_wide else None
+    if below is None:
+        return None
+    return op.divide(relax.const(1, dtype), x if number == -1 else scope.emit(below))
+
+
+def _positive_power(x: Any, exponent: float, is_wide: bool, scope: Scope) -> Any:
+    """Raise to a power by products and roots; ``None`` where that takes many.
+
+    No part of it overflows where the power does not; that of -0 has the sign of ``pow``'s.
+    """
+    emit = scope.emit
+    if exponent == 1:
         return x
-    if number == 2.0:
-        return relax.op.multiply(x, x)
-    if number == 3.0:
-        return relax.op.multiply(scope.emit(relax.op.multiply(x, x)), x)
-    if number == 0.5:
-        return relax.op.sqrt(x)
-    return relax.op.rsqrt(x) if number == -0.5 else None
+    if exponent == 0.5:
+        return op.sqrt(x)
+    if exponent in (2, 3):
+        square = op.multiply(x, x)
+        return square if exponent == 2 else op.multiply(emit(square), x)
+    if not is_wide or exponent not in (0.75, 1.5, 4):
+        return None
+    if exponent == 4:
+        square = emit(op.multiply(x, x))
+        return op.multiply(square, square)
+    root = emit(op.sqrt(x))
+    return op.multiply(x if exponent == 1.5 else emit(op.sqrt(root)), root)
 
 
 _INDEX = "int64"
