@@ -41,6 +41,12 @@ def test_activations_in_every_type(agrees, rng, op, dtype):
     agrees(op, {"x": x}, {"y": dtype}, expected=[result], opset=10, alpha=float(alpha))
 
 
+@pytest.mark.parametrize("op", ["Max", "Mean", "Min", "Sum"])
+def test_joins_of_nothing(agrees, op):
+    nothing, row = np.zeros((0, 1), F32), np.ones((1, 3), F32)
+    agrees(op, {"x": nothing, "y": row, "z": row}, {"w": F32}, expected=[np.zeros((0, 3), F32)])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32"])
 def test_signs(agrees, dtype):
     x = np.array([-3, 0, 2, 0, np.nan, np.inf] if "float" in dtype else [-3, 0, 2], dtype)
