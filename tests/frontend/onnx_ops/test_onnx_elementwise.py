@@ -102,3 +102,22 @@ def test_activations_of_integers(agrees, dtype):
 def test_functions_of_sums_of_integers(agrees, rng, op):
     x, axes = rng.integers(1, 20, (3, 5)).astype("int32"), np.array([1])
     agrees(op, {"x": x, "a": axes}, {"y": "int32"}, constants=["a"], keepdims=0)
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_log_sum_exp_of_infinities(agrees, rng, keepdims):
+    x = rng.standard_normal((5, 3, 7)).astype(F32)
+    x[0], x[1, :, 2:], x[2, 1, 3], x[3, 0, 0] = -np.inf, -np.inf, np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        expected = np.logaddexp.reduce(x.astype("float64"), (0, 2), keepdims=bool(keepdims))
+        rows = np.logaddexp.reduce(x.astype("float64"), 2, keepdims=bool(keepdims))
+    for axes, result in (([0, -1], expected), ([2], rows)):
+        agrees(
+            "ReduceLogSumExp",
+            {"x": x},
+            {"y": F32},
+            expected=[result.astype(F32)],
+            opset=13,
+            axes=axes,
+            keepdims=keepdims,
+        )
