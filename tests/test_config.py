@@ -3,6 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,9 +114,33 @@ def test_a_step_that_no_extent_is_a_multiple_of_is_refused():
         ({"dims": [("batch", 1)]}, "dims is [('batch', 1)]; expected a dict by name"),
         ({"half_io": "no"}, "half_io is 'no'; expected True or False"),
         ({"error_bound": "1e-3"}, "error_bound is '1e-3'; expected a number"),
+        ({"error_bound": True}, "error_bound is True; expected a number"),
         ({"dump": 3}, "dump is 3; expected a path"),
+        ({"dims": {"n": True}}, "dims['n'] is True; expected an int or a DimRange"),
+        ({"workers": True}, "workers is True; expected a whole number from 1"),
     ],
 )
 def test_types_of_options(options, words):
     with pytest.raises(UserError, match=re.escape(words)):
         FusionConfig(**options)
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ((True, 8), "low of a DimRange is True"),
+        ((1, 8.0), "high of a DimRange is 8.0"),
+        ((1, None), "high of a DimRange is None"),
+        ((1, 8, "2"), "step of a DimRange is '2'"),
+    ],
+)
+def test_ends_of_ranges_are_whole(ends, words):
+    with pytest.raises(UserError, match=f"{words}; expected a whole number"):
+        DimRange(*ends)
+
+
+def test_numpys_integers_are_whole():
+    size = np.int64(8)
+    assert FusionConfig(dims={"n": size, "m": DimRange(np.uint8(1), size)}) == FusionConfig(
+        dims={"n": 8, "m": DimRange(1, 8)}
+    )

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict, get_args
 import numpy as np
 
 from .core.flags import FLAGS, SEARCHES, Search
-from .errors import UserError, refuse_lfs_pointer, unknown_name
+from .errors import UserError, refuse_lfs_pointer, unknown_name, whole_number
 from .signature import DimRange
 
 Precision = Literal["fp32", "fp16", "bf16", "auto"]
@@ -136,7 +136,8 @@ class FusionConfig:
 
     def __post_init__(self) -> None:
         for name, (types, wanted) in _TYPES.items():
-            if not isinstance(value := getattr(self, name), types):
+            value = getattr(self, name)
+            if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
                 raise UserError(f"{name} is {value!r}", wanted)
         if self.precision not in PRECISIONS:
             raise UserError(f"precision {self.precision!r}", f"one of {', '.join(PRECISIONS)}")
@@ -147,10 +148,14 @@ class FusionConfig:
             raise UserError(f"error_bound {self.error_bound}", "0 or more")
         samples = {name: np.asarray(value) for name, value in self.samples.items()}
         object.__setattr__(self, "samples", samples)
-        for name, value in self.dims.items():
-            if not isinstance(value, int | DimRange):
-                wanted = "an int or a DimRange(low, high, step)"
-                raise UserError(f"dims[{name!r}] is {value!r}", wanted)
+        wanted = "an int or a DimRange(low, high, step)"
+        dims = {
+            name: v
+            if isinstance(v, DimRange)
+            else whole_number(f"dims[{name!r}]", v, wanted=wanted)
+            for name, v in self.dims.items()
+        }
+        object.__setattr__(self, "dims", dims)
         constants = {name: np.asarray(value) for name, value in self.constants.items()}
         object.__setattr__(self, "constants", constants)
         if self.rewrite not in SEARCHES:
@@ -164,7 +169,8 @@ class FusionConfig:
         for flag in self.allow:
             if flag not in FLAGS:
                 raise unknown_name("flag", flag, FLAGS)
-        if not isinstance(self.workers, int) or not 1 <= self.workers <= _MOST_WORKERS:
+        object.__setattr__(self, "workers", whole_number("workers", self.workers, 1))
+        if self.workers > _MOST_WORKERS:
             raise UserError(f"workers {self.workers!r}", f"1 to {_MOST_WORKERS}")
         for name, role in self.shards.items():
             if role not in ROLES:

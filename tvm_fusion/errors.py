@@ -1,10 +1,12 @@
 """The one exception that a user's mistake raises."""
 
 import difflib
+import operator
 import os
 import re
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")  # a terminal would obey them
 _LISTED = 12  # names in a sentence
@@ -89,3 +91,21 @@ def unknown_name(kind: str, name: str, known: Collection[str]) -> UserError:
     return UserError(
         f"there is no {kind} {name!r}", f"one of {', '.join([*near[:_LISTED], *more])}"
     )
+
+
+def whole_number(
+    name: str, value: Any, least: int | None = None, wanted: str = "a whole number"
+) -> int:
+    """Return a user's whole number, which may be numpy's, as an int.
+
+    Raises
+    ------
+    UserError
+        For any other value, a truth value included, and for less than the least.
+    """
+    is_whole = hasattr(value, "__index__") and not isinstance(value, bool)
+    if not is_whole or (least is not None and value < least):
+        raise UserError(
+            f"{name} is {value!r}", wanted if least is None else f"{wanted} from {least}"
+        )
+    return operator.index(value)

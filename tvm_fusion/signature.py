@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .errors import whole_number
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -61,6 +63,11 @@ class DimRange:
     low: int
     high: int
     step: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high", "step"):
+            value = whole_number(f"{name} of a DimRange", getattr(self, name))
+            object.__setattr__(self, name, value)
 
     def __contains__(self, extent: object) -> bool:
         """Tell whether the dimension may have an extent."""

@@ -283,9 +283,13 @@ def test_strict_export_gives_the_same_functions():
         (lambda: decoder("Llama").train(), {}, "training mode; expected evaluation mode; call"),
         (lambda: t5()[0], {}, "T5ForConditionalGeneration, which has an encoder and a decoder"),
         (lambda: decoder("Llama"), {"max_length": 129}, "max_length 129 of a model of 128 pos"),
-        (lambda: decoder("Llama"), {"max_length": 2.5}, "max_length 2.5; expected a whole number"),
-        (lambda: decoder("Llama"), {"batch": 0}, "batch 0; expected a whole number from 1"),
-        (lambda: decoder("Llama"), {"chunk": 1}, "chunk 1; expected a whole number from 3"),
+        (
+            lambda: decoder("Llama"),
+            {"max_length": 2.5},
+            "max_length is 2.5; expected a whole number",
+        ),
+        (lambda: decoder("Llama"), {"batch": 0}, "batch is 0; expected a whole number from 1"),
+        (lambda: decoder("Llama"), {"chunk": 1}, "chunk is 1; expected a whole number from 3"),
     ],
 )
 @pytest.mark.every_case

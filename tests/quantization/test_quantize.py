@@ -194,7 +194,7 @@ def test_data_that_does_not_fit(folder, capsys, arrays, words):
         (["--exclude", "haed"], "there is no node 'haed'; expected one of head"),
         (["--method", "minimax"], "there is no method 'minimax'; expected one of minmax"),
         (["--activations", "uint4"], "there is no type 'uint4'; expected one of uint8, int8"),
-        (["--samples", "0"], "0 samples; expected at least 1"),
+        (["--samples", "0"], "samples is 0; expected a whole number from 1"),
     ],
 )
 def test_options_that_are_wrong(folder, capsys, options, words):

@@ -396,7 +396,12 @@ def test_a_profile_decides_what_is_tuned(tmp_path, bench, monkeypatch, us, tasks
     [
         ({"config": FusionConfig(profile="soon")}, "budget 'soon'"),
         ({"runner": "somewhere"}, "runner 'somewhere'; expected local"),
+        ({"runner": None}, "runner None; expected local"),
         ({"budget": "trials=0"}, "allows no trial"),
+        ({"budget": 60}, "budget 60; expected a time such as"),
+        ({"seed": -1}, "seed is -1; expected a whole number from 0"),
+        ({"effort": "low"}, "effort of type str; expected an Effort"),
+        ({"db": None}, "records of type NoneType; expected a path"),
         ({"target": "cuda:sm_90a"}, "cannot be measured by the runner 'local'; expected cpu"),
         ({"target": "cpu:neoverse-n1"}, "cannot be measured by the runner 'local'; expected cpu"),
     ],

@@ -30,6 +30,8 @@ class Budget:
         UserError
             For any other form, for nothing at all, and for less than one trial takes.
         """
+        if not isinstance(text, str):
+            raise UserError(f"budget {text!r}", _FORM)
         count = re.fullmatch(r"trials=([0-9]{1,9})", text.strip())
         span = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smh])", text.strip())
         if count:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 from torch.utils._pytree import tree_map
 
-from ..errors import UserError
+from ..errors import UserError, whole_number
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ def check(model: Any, is_encoder_decoder: bool, sizes: dict[str, tuple[int | Non
     if model.training:
         raise UserError("a model in training mode", "evaluation mode", "call model.eval()")
     for name, (value, least) in sizes.items():
-        if value is not None and (not isinstance(value, int) or value < least):
-            raise UserError(f"{name} {value!r}", f"a whole number from {least}")
+        if value is not None:
+            whole_number(name, value, least)
     config = model.config.get_text_config(decoder=True)
     names = ("max_target_positions", "max_position_embeddings")
     max_length, _ = sizes["max_length"]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ..errors import UserError, unknown_name
+from ..errors import UserError, unknown_name, whole_number
 from ..frontend.onnx_model import file as onnx_file
 from ..frontend.onnx_model.order import in_order
 from ..frontend.program_file import is_program_file
@@ -115,8 +115,7 @@ def quantize(
     for name, value, known in (("method", method, METHODS), ("type", activations, ACTIVATIONS)):
         if value not in known:
             raise unknown_name(name, value, known)
-    if samples < 1:
-        raise UserError(f"{samples} samples", "at least 1")
+    samples = whole_number("samples", samples, 1)
     source, place = Path(model), Path(output)
     proto = _float_model(source, exclude)
     _check_place(source, place)

@@ -18,7 +18,7 @@ from .._tvm.fork import has_run_kernels
 from ..config import Config, configure
 from ..device import TargetSpec, parse
 from ..device.plain_cpu import warn_of_plain_cpu
-from ..errors import UserError
+from ..errors import UserError, whole_number
 from ..frontend import import_model
 from ..fusion.database.records import Records
 from ..fusion.database.tuned_configs import tuned_configs
@@ -130,6 +130,9 @@ def tune(
         For a model, target, option, budget, runner, search or file that cannot be used.
     """
     spending, effort = Budget.parse(budget), effort or Effort()
+    seed = whole_number("seed", seed, 0)
+    if not isinstance(effort, Effort):
+        raise UserError(f"effort of type {type(effort).__name__}", "an Effort")
     config = configure(config)
     comparing = None if config.profile is None else Budget.parse(config.profile)
     config = replace(config, db=None, profile=None)
@@ -218,6 +221,8 @@ def _of_model(effort: Effort) -> Effort:
 
 def _tracker(spec: TargetSpec, runner: str) -> Tracker | None:
     """Check that candidates can be measured; the tracker of a runner that is not this machine."""
+    if not isinstance(runner, str):
+        raise UserError(f"runner {runner!r}", "local, or rpc://host:port/key of a tracker")
     if runner != "local":
         tracker = Tracker.parse(runner)
         if len(spec.archs) > 1:

@@ -41,6 +41,12 @@ def test_activations_in_every_type(agrees, rng, op, dtype):
     agrees(op, {"x": x}, {"y": dtype}, expected=[result], opset=10, alpha=float(alpha))
 
 
+@pytest.mark.parametrize("op", ["Max", "Mean", "Min", "Sum"])
+def test_joins_of_nothing(agrees, op):
+    nothing, row = np.zeros((0, 1), F32), np.ones((1, 3), F32)
+    agrees(op, {"x": nothing, "y": row, "z": row}, {"w": F32}, expected=[np.zeros((0, 3), F32)])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32"])
 def test_signs(agrees, dtype):
     x = np.array([-3, 0, 2, 0, np.nan, np.inf] if "float" in dtype else [-3, 0, 2], dtype)
@@ -96,3 +102,22 @@ def test_activations_of_integers(agrees, dtype):
 def test_functions_of_sums_of_integers(agrees, rng, op):
     x, axes = rng.integers(1, 20, (3, 5)).astype("int32"), np.array([1])
     agrees(op, {"x": x, "a": axes}, {"y": "int32"}, constants=["a"], keepdims=0)
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_log_sum_exp_of_infinities(agrees, rng, keepdims):
+    x = rng.standard_normal((5, 3, 7)).astype(F32)
+    x[0], x[1, :, 2:], x[2, 1, 3], x[3, 0, 0] = -np.inf, -np.inf, np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        expected = np.logaddexp.reduce(x.astype("float64"), (0, 2), keepdims=bool(keepdims))
+        rows = np.logaddexp.reduce(x.astype("float64"), 2, keepdims=bool(keepdims))
+    for axes, result in (([0, -1], expected), ([2], rows)):
+        agrees(
+            "ReduceLogSumExp",
+            {"x": x},
+            {"y": F32},
+            expected=[result.astype(F32)],
+            opset=13,
+            axes=axes,
+            keepdims=keepdims,
+        )

@@ -20,7 +20,7 @@ from ...device.elf import machine_of
 from ...device.hip import hip_devices, open_hip
 from ...device.probe import machine
 from ...device.tile_permission import ADVICE, need_tiles, refused_tiles
-from ...errors import UserError
+from ...errors import UserError, whole_number
 from ...threads import choose_threads
 from ...words import counted
 from .artifact import manifest, weights_file
@@ -140,7 +140,7 @@ def _worker_count(folder: Path, found: Mapping[str, Any], weights: Any, asked: i
         For another number than was asked for, and for weights that would have to be split.
     """
     size: int = found.get("workers", {}).get("size", 1)
-    if asked is not None and asked != size:
+    if asked is not None and whole_number("workers", asked, 1) != size:
         raise UserError(
             f"workers={asked!r} for artifact {str(folder)!r}, which is made for "
             f"{counted(size, 'worker')}",

@@ -48,6 +48,8 @@ class Records:
         UserError
             If it is no such file, is damaged, or can be neither read nor made.
         """
+        if not isinstance(path, str | os.PathLike):
+            raise UserError(f"records of type {type(path).__name__}", "a path")
         path = Path(path)
         if path.is_dir() or not path.parent.is_dir():
             found = "is a folder" if path.is_dir() else "is not in an existing folder"

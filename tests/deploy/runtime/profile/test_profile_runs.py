@@ -125,8 +125,10 @@ def test_what_a_call_writes_to_stays_as_it_is(tmp_path):
 def test_names_what_is_wrong(products):
     executable = tvm_fusion.load(products)
     inputs = {"x": np.ones((32, 48), "float32")}
-    with pytest.raises(UserError, match=r"runs=0"):
+    with pytest.raises(UserError, match="runs is 0; expected a whole number from 1"):
         executable.profile(inputs, runs=0)
+    with pytest.raises(UserError, match=r"warmup is 1\.5; expected a whole number from 0"):
+        executable.profile(inputs, warmup=1.5)
     with pytest.raises(UserError, match="no function 'other'"):
         executable.profile(inputs, function="other")
     with pytest.raises(UserError, match="shape"):

@@ -21,7 +21,7 @@ import numpy as np
 
 from ....device import Device, cuda_devices, host_cpu
 from ....device.hip import hip_devices, open_hip
-from ....errors import UserError
+from ....errors import UserError, whole_number
 from ....threads import team_size
 from ..arguments import check_names, evaluate
 from .bench import Bench, timed
@@ -163,8 +163,8 @@ def profile(
     executable: Executable, inputs: Mapping[str, Any], function: str, runs: int | None, warmup: int
 ) -> Profile:
     """Profile a function; see :meth:`Executable.profile`."""
-    if (runs is not None and runs < 1) or warmup < 0:
-        raise UserError(f"runs={runs}, warmup={warmup}", "at least 1 and 0")
+    runs = None if runs is None else whole_number("runs", runs, 1)
+    warmup = whole_number("warmup", warmup, 0)
     found = executable.manifest
     groups = found.get("groups", [])
     executable.function(function)  # refuses what the model does not have

@@ -1,5 +1,6 @@
 """Convert elementwise operators: activations, remainders, powers."""
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from tvm.ir import is_prim_expr
 
 from ...operators import formulas
 from ...registry import Unsupported
-from ...tensor_types import accumulation_dtype, is_float, is_integer
+from ...tensor_types import accumulation_dtype, is_float, is_integer, static
 from ..node import Node
 from ..registry import register
 
@@ -34,6 +35,16 @@ def logical(node: Node) -> None:
     numbers = [d for d in map(node.dtype, range(len(node.inputs))) if d not in ("bool", "")]
     if numbers:
         raise Unsupported(f"of {numbers[0]}", "cast its inputs to bool")
+
+
+@register("Max", "Mean", "Min", "Sum", takes_extents=True)
+def of_nothing(node: Node) -> Any:
+    """Convert those of no elements, which TVM broadcasts to extents of one; others are TVM's."""
+    types = [getattr(value, "ty", None) for value in node.inputs]
+    shapes = [ty.shape for ty in types if isinstance(ty, relax.TensorType) and ty.shape is not None]
+    if len(shapes) < len(types) or 0 not in [static(e) for shape in shapes for e in shape]:
+        return None
+    return reduce(lambda x, y: node.emit(op.add(x, y)), node.inputs)
 
 
 @register("Mod", takes_extents=True)

@@ -7,7 +7,7 @@ from tvm import relax
 
 from ...registry import Unsupported
 from ...shape_values.facts import as_expr
-from ...tensor_types import is_integer
+from ...tensor_types import dtype_of, is_integer
 from ..node import Node
 from ..registry import register
 
@@ -41,10 +41,20 @@ def reduce_min(node: Node) -> Any:
 
 @register("ReduceLogSumExp")
 def reduce_log_sum_exp(node: Node) -> Any:
-    """Convert ReduceLogSumExp of nothing, minus infinity, and of integers; others are TVM's."""
+    """Convert ReduceLogSumExp along constant axes, also of nothing and of infinities."""
     axes = _axes(node)
     nothing = None if axes is None else _of_nothing(node, axes, -np.inf)
-    return reduce_integers(node) if nothing is None else nothing
+    if nothing is not None or not axes or is_integer(node.dtype()):
+        return reduce_integers(node) if nothing is None else nothing
+    x = node.wide(node.inputs[0])
+    largest = node.emit(op.max(x, axes, keepdims=True))
+    # An infinity less itself would be NaN, as in TVM's converter.
+    zero = relax.const(0, dtype_of(x))
+    largest = node.emit(op.where(op.isinf(largest), zero, largest))
+    keep = bool(node.attribute("keepdims", 1))
+    total = op.sum(op.exp(op.subtract(x, largest)), axes, keepdims=keep)
+    largest = largest if keep else op.squeeze(largest, axes)
+    return node.cast(op.add(op.log(total), largest), node.dtype())
 
 
 @register("ReduceL2", "ReduceLogSum")
