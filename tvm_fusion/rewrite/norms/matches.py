@@ -98,7 +98,7 @@ def norms_between_products(func: relax.Function, multiprocessors: int) -> dict[i
 def _between(
     binding: relax.VarBinding,
     readers: Sequence[Any],
-    values: Mapping[int, relax.Expr],
+    values: dict[int, Any],
     multiprocessors: int,
 ) -> Norm | str:
     """Read a norm in front of products, or say why it keeps its kernel."""
