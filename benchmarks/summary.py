@@ -142,7 +142,7 @@ def rows() -> Iterator[Row]:
              if not held_out.failure(row)}  # fmt: skip
     where = f"{record['rows'][0]['device']}, {record['about']['date']}"
     yield Row("fp16 models, held out", baseline, where, "held_out/README", found)
-    record = _read("cpu_half/results/cpu_half.json")
+    record = _read("cpu_half/results/cpu_half.json.xz")
     most = max(row["threads"] for row in record["rows"])
     found = {row["name"]: row["ms"]["bf16"] / row["ms"]["openvino"] for row in record["rows"]
              if row["threads"] == most and cpu_half.is_right(row)}  # fmt: skip

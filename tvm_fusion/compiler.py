@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -17,24 +16,21 @@ from .config import Config, FusionConfig, Options, Precision, command_options, c
 from .core.contract.kernel_info import Infos, collecting
 from .core.decisions import Decision, record, recording
 from .core.progress import report
-from .deploy.build.artifact import AT, Artifact, check_writable
+from .deploy.build.artifact import Artifact, check_writable
 from .deploy.cache.folder import ArtifactCache
 from .deploy.cache.key import cache_key
-from .deploy.runtime.artifact import manifest
-from .deploy.runtime.artifact.signature import dims_to_json, signature_to_json
 from .device import TargetSpec, parse
 from .device.cpu import refusal_note
-from .device.cpu_features import linux_names
 from .device.plain_cpu import plain_cpu_note, warn_of_plain_cpu
-from .device.probe import machine
 from .errors import UserError
-from .signature import DimRange, Signature
+from .signature import DimRange
 from .threads import choose_threads
 
 if TYPE_CHECKING:
     import tvm
     from typing_extensions import Unpack
 
+    from .deploy.build.description import Compilation
     from .deploy.build.prepare import Prepared
     from .frontend import Imported
 
@@ -131,138 +127,122 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
     start = time.perf_counter()
     report("starting the compiler")
     with toolchain(spec), recording() as decisions:
-        if note := plain_cpu_note(target):
-            record(Decision(spec.text, "", "fallback", "plain_cpu", note))
-        if note := refusal_note(spec):
-            record(Decision(spec.text, "", "fallback", "without_amx", note))
-        import tvm
-
-        from .core.constants.weight_names import WeightNames, tracking
-        from .deploy.build.amd_registers import inspecting_registers
-        from .deploy.build.build import Built, build, export_library, store
-        from .deploy.build.packed_functions import packed_functions
-        from .deploy.build.prepare import prepare_workers
-        from .deploy.memory.limits import limits
-        from .frontend import import_model
-        from .frontend.functions import import_models
-        from .fusion.claims import remembering
-        from .measure.profiling import profiled
-
-        report("importing")
-        of_several = isinstance(model, Mapping)
-        imported = (import_models if of_several else import_model)(model, config)
-        if not imported.signatures:
-            raise UserError(
-                f"{imported.source} has no function from tensors to tensors",
-                advice="give it one, such as main, whose parameters and results are tensors",
-            )
-        _check_dims(imported.dims, spec)
+        _note_target(target, spec)
+        imported = _imported(model, config, spec)
         parts, twins, spread = _spread(imported, config, spec)
-        imported = parts[0]
-        limited = limits(imported.mod, imported.signatures, config.writes)
-        choose_threads()
-        has_run_kernels()  # evaluates constants
-        named = chain.from_iterable(part.weight_names.items() for part in parts)
-        names = WeightNames(((name, const) for const, name in named), len(parts) > 1)
-        prepared: dict[str, Prepared] = {}
-        taken: dict[str, list[Decision]] = {}
-        kernels: dict[str, Infos] = {}
-        context = {"relax.backend.use_cuda_graph": config.cuda_graph}
-        with (
-            telling_of_large_extents(),
-            profiled(config, spec) as profile,
-            tvm.transform.PassContext(config=context),
-            tracking(names),
-            remembering(),
-        ):
-            of_others: dict[str, list[Prepared]] = {}  # workers from 1
+        made = _made(parts, twins, config, spec, decisions)
+    from .deploy.build.build import export_library, store
+    from .deploy.build.description import describe
 
-            def built_once() -> Built:
-                for one in spec.each:
-                    (arch,) = one.archs
-                    with (
-                        one.tvm_target(),
-                        recording() as taken[arch],
-                        collecting() as kernels[arch],
-                    ):
-                        dumped = _dumped(config, arch, spec)
-                        prepared[arch], *of_others[arch] = prepare_workers(
-                            parts, twins, partial(_scheduled, config=dumped), one, names
-                        )
-                report("generating machine code")
-                return build(prepared, spec)
-
-            count = len(decisions)
-            built = built_once()
-            if built.spills:
-                del decisions[count:]
-                with inspecting_registers():
-                    built = built_once()
-            packed = packed_functions(one.mod for one in prepared.values())
-    workers = {
-        f"{arch}{AT}{rank}": other
-        for arch in prepared
-        for rank, other in enumerate(of_others[arch], 1)
-    }
-    weights, used = store({**prepared, **workers}, built.names)
-    code = {
-        arch: _code(imported, config, one, built.counts[arch], built.names.get(arch, {}))
-        for arch, one in prepared.items()
-    }
-    groups = {
-        one.archs[0]: _groups(one, kernels[one.archs[0]], built.names.get(one.archs[0], {}))
-        for one in spec.each
-    }
-    needed = built.features
-    first, *others = prepared
-    content = {
-        "schema": manifest.SCHEMA,
-        "versions": {
-            name: version(name) for name in ("tvm_fusion", "apache-tvm", "apache-tvm-ffi")
-        },
-        "source": imported.source,
-        "target": _describe(spec, needed),
-        "precision": config.precision,
-        "alignment": "element",
-        "dims": dims_to_json(imported.dims),
-        "suffix": built.suffixes[first],
-        "functions": {
-            name: {
-                **signature_to_json(signature),
-                "limits": {n: asdict(limit) for n, limit in limited[name].items()},
-                **code[first][name],
-            }
-            for name, signature in imported.signatures.items()
-        },
-        "architectures": {
-            arch: {
-                "suffix": built.suffixes[arch],
-                "functions": code[arch],
-                **groups[arch],
-                **_features(needed.get(arch)),
-            }
-            for arch in others
-        },
-        **groups[first],
-        "stored_kernels": [
-            {"archs": list(archs), "names": kernels} for archs, kernels in built.kernels.items()
-        ],
-        "profile": None if profile is None else profile.counts(),
-        "decisions": _decisions(decisions, taken),
-        "libraries": packed.libraries,
-        "packed_functions": packed.application,
-    }
+    built = made.built
+    weights, used = store(made.modules, built.names)
+    content = describe(made, decisions)
     if len(parts) > 1:
         content["workers"] = spread
     if isinstance(model, str | os.PathLike):
         content["options"] = command_options(config)
+    features = set().union(*built.features.values())
     return Artifact(
         content,
         weights,
         used,
-        lambda path: export_library(built.compiled, spec, path, set().union(*needed.values())),
+        lambda path: export_library(built.compiled, spec, path, features),
         time.perf_counter() - start,
     )
+
+
+def _note_target(target: Any, spec: TargetSpec) -> None:
+    """Record what a CPU's name leaves out, and what the system does not let use."""
+    if note := plain_cpu_note(target):
+        record(Decision(spec.text, "", "fallback", "plain_cpu", note))
+    if note := refusal_note(spec):
+        record(Decision(spec.text, "", "fallback", "without_amx", note))
+
+
+def _imported(model: Any, config: FusionConfig, spec: TargetSpec) -> Imported:
+    from .frontend import import_model
+    from .frontend.functions import import_models
+
+    report("importing")
+    of_several = isinstance(model, Mapping)
+    imported = (import_models if of_several else import_model)(model, config)
+    if not imported.signatures:
+        raise UserError(
+            f"{imported.source} has no function from tensors to tensors",
+            advice="give it one, such as main, whose parameters and results are tensors",
+        )
+    _check_dims(imported.dims, spec)
+    return imported
+
+
+def _made(
+    parts: list[Imported],
+    twins: list[dict[int, Any]],
+    config: FusionConfig,
+    spec: TargetSpec,
+    decisions: list[Decision],
+) -> Compilation:
+    """Run all stages for each architecture, and generate machine code.
+
+    Parameters
+    ----------
+    parts, twins
+        As :func:`_spread` gives them.
+    decisions
+        What is recorded meanwhile.
+    """
+    import tvm
+
+    from .core.constants.weight_names import WeightNames, tracking
+    from .deploy.build.amd_registers import inspecting_registers
+    from .deploy.build.build import build
+    from .deploy.build.description import Compilation
+    from .deploy.build.packed_functions import packed_functions
+    from .deploy.build.prepare import prepare_workers
+    from .deploy.memory.limits import limits
+    from .fusion.claims import remembering
+    from .measure.profiling import profiled
+
+    imported = parts[0]
+    limited = limits(imported.mod, imported.signatures, config.writes)
+    choose_threads()
+    has_run_kernels()  # evaluates constants
+    named = chain.from_iterable(part.weight_names.items() for part in parts)
+    names = WeightNames(((name, const) for const, name in named), len(parts) > 1)
+    context = {"relax.backend.use_cuda_graph": config.cuda_graph}
+    with (
+        telling_of_large_extents(),
+        profiled(config, spec) as profile,
+        tvm.transform.PassContext(config=context),
+        tracking(names),
+        remembering(),
+    ):
+
+        def made_once() -> Compilation:
+            prepared: dict[str, Prepared] = {}
+            of_others: dict[str, list[Prepared]] = {}
+            taken: dict[str, list[Decision]] = {}
+            kernels: dict[str, Infos] = {}
+            for one in spec.each:
+                (arch,) = one.archs
+                with one.tvm_target(), recording() as taken[arch], collecting() as kernels[arch]:
+                    dumped = _dumped(config, arch, spec)
+                    prepared[arch], *of_others[arch] = prepare_workers(
+                        parts, twins, partial(_scheduled, config=dumped), one, names
+                    )
+            report("generating machine code")
+            built = build(prepared, spec)
+            packed = packed_functions(one.mod for one in prepared.values())
+            found = (prepared, of_others, built, packed, kernels, taken)
+            return Compilation(imported, config, spec, limited, profile, *found)
+
+        count = len(decisions)
+        made = made_once()
+        if made.built.spills:
+            del decisions[count:]
+            with inspecting_registers():
+                made = made_once()
+    return made
 
 
 def _spread(
@@ -316,82 +296,3 @@ def _dumped(config: FusionConfig, arch: str, spec: TargetSpec) -> FusionConfig:
     if config.dump is None or len(spec.archs) == 1:
         return config
     return replace(config, dump=config.dump / arch)
-
-
-def _code(
-    imported: Imported,
-    config: FusionConfig,
-    one: Prepared,
-    counts: Mapping[str, Any],
-    library: Mapping[str, str],
-) -> dict[str, Any]:
-    """Write what the manifest says of an architecture's functions; ``library`` renames kernels."""
-    from .deploy.build.launch_names import launches_of
-
-    return {
-        name: {
-            "weights": one.weight_names.get(name, []),
-            "weights_as_tuple": one.passes_tuple[name],
-            "in_place": _in_place(signature, config.writes),
-            "destinations": [signature.outputs[i].name for i in one.destinations[name]],
-            "launches": [
-                {**asdict(launch), "kernel": library.get(launch.kernel, launch.kernel)}
-                for launch in launches_of(one.mod, name)
-            ],
-            **counts[name],
-        }
-        for name, signature in imported.signatures.items()
-    }
-
-
-def _groups(spec: TargetSpec, kernels: Infos, names: Mapping[str, str]) -> dict[str, Any]:
-    """Write what the manifest says of an architecture's groups of operators.
-
-    Parameters
-    ----------
-    names
-        The library's names of kernels, where they are others.
-    """
-    return {
-        "groups": [
-            {"kernels": [names.get(name, name) for name in called], **asdict(info)}
-            for info, called in kernels
-        ],
-        "priced_for": {"name": spec.device.name, "cores": spec.device.cores},
-    }
-
-
-def _decisions(common: list[Decision], taken: Mapping[str, list[Decision]]) -> list[dict[str, Any]]:
-    """List decisions as the manifest has them: one of some architectures alone names these."""
-    if len(taken) == 1:
-        (of_all,) = taken.values()
-        return [asdict(d) for d in (*common, *of_all) if d.verdict != "accepted"]
-    by_archs: dict[Decision, list[str]] = {decision: [*taken] for decision in common}
-    for arch, decisions in taken.items():
-        for decision in dict.fromkeys(decisions):
-            by_archs.setdefault(decision, []).append(arch)
-    return [
-        asdict(decision) | ({"archs": archs} if len(archs) < len(taken) else {})
-        for decision, archs in by_archs.items()
-        if decision.verdict != "accepted"
-    ]
-
-
-def _in_place(signature: Signature, names: Mapping[str, str]) -> dict[str, str]:
-    """List a function's inputs that it writes to, with their outputs."""
-    outputs = {spec.name for spec in signature.outputs}
-    inputs = [spec.name for spec in signature.inputs if names.get(spec.name) in outputs]
-    return {name: names[name] for name in inputs}
-
-
-def _describe(spec: TargetSpec, needed: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Write a target as the manifest has it, with the instruction sets that code needs."""
-    described: dict[str, Any] = {"text": spec.text, "kind": spec.kind, "archs": list(spec.archs)}
-    if spec.kind == "llvm":
-        described["machine"] = spec.triple.split("-")[0] if spec.triple else machine()
-    return {**described, **_features(needed.get(spec.archs[0]))}
-
-
-def _features(needed: list[str] | None) -> dict[str, list[str]]:
-    """Write the instruction sets of a CPU as the manifest has them."""
-    return {} if needed is None else {"features": needed, "cpuinfo": linux_names(needed)}

@@ -1,16 +1,15 @@
 """What was measured, for a reader: ``README.md``, and its record."""
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.markdown import table
-from benchmarks.records import dated, text
+from benchmarks.records import dated, read, write
 
 HERE = Path(__file__).parent
-RESULT = HERE / "results" / "cpu_half.json"
+RESULT = HERE / "results" / "cpu_half.json.xz"
 SIDES = ("fp32", "openvino_f32", "bf16", "openvino")
 
 
@@ -18,12 +17,11 @@ def keep(record: Mapping[str, Any]) -> None:
     """Let rows replace those of the same model and threads; write the record and its page."""
     record = dated(record)
     date = record["about"]["date"]
-    kept = json.loads(RESULT.read_text())["rows"] if RESULT.exists() else []
+    kept = read(RESULT)["rows"] if RESULT.exists() else []
     rows = {(row["name"], row["threads"]): row for row in kept}
     rows |= {(row["name"], row["threads"]): {**row, "date": date} for row in record["rows"]}
     record = {**record, "rows": [rows[key] for key in sorted(rows, key=_order)]}
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(text(record))
+    write(RESULT, record)
     (HERE / "README.md").write_text(render(record))
 
 

@@ -1,7 +1,7 @@
 """The page of steps on a GPU: ``python -m benchmarks.llm.gpu_table RESULT.json ...``.
 
-Rows of results replace those of the same name in ``results/gpu.json``; without results the page is
-written again.
+Rows of results replace those of the same name in ``results/gpu.json.xz``; without results the page
+is written again.
 """
 
 import statistics
@@ -13,7 +13,7 @@ from benchmarks.markdown import table
 from benchmarks.records import read, write
 
 HERE = Path(__file__).parent
-RECORD, PAGE = HERE / "results" / "gpu.json", HERE / "GPU.md"
+RECORD, PAGE = HERE / "results" / "gpu.json.xz", HERE / "GPU.md"
 
 
 def main(paths: list[str]) -> None:

@@ -68,10 +68,10 @@ def _along_k(columns: int, slices: int, threads: int, stages: int) -> Callable[[
     """Let GEMVs along K have so many columns of a tile, slices, tiles of a block and loads."""
 
     def patch() -> None:
-        from tvm_fusion.schedule.contraction.skinny import gemv_default
-        from tvm_fusion.schedule.contraction.skinny.thread_tile import fewer_columns
+        from tvm_fusion.schedule.contraction.skinny.gemv import default
+        from tvm_fusion.schedule.contraction.skinny.gemv.thread_tile import fewer_columns
 
-        choose = gemv_default._of_least_time
+        choose = default._of_least_time
 
         def forced(start: Any, device: Any) -> Any:
             tile = next((t for t in fewer_columns(start.tile) if t.n == columns), start.tile)
@@ -80,7 +80,7 @@ def _along_k(columns: int, slices: int, threads: int, stages: int) -> Callable[[
             made = replace(start, tile=tile, stages=min(stages, most), **given)
             return made if made.holds_heads(device.clusters) else choose(start, device)
 
-        gemv_default._of_least_time = forced
+        default._of_least_time = forced
 
     return patch
 

@@ -1,7 +1,6 @@
 """The command line: time products against ONNX Runtime, write ``results`` and ``README.md``."""
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -21,7 +20,7 @@ from benchmarks.harness.client import ROOT
 from benchmarks.markdown import table
 
 HERE = Path(__file__).parent
-RECORD = HERE / "results" / "nbits.json"
+RECORD = HERE / "results" / "nbits.json.xz"
 BLOCK = 32
 ROWS = (1, 8, 32, 128)
 #: Columns and terms of the products of Qwen2-0.5B and of Qwen2-1.5B.
@@ -45,9 +44,8 @@ def main() -> int:
         os.environ["TVM_NUM_THREADS"] = "1"  # CPU time of one thread, whatever else runs
         found = [row for model in options.model for row in measure(model)]
         record = {"environment": environment.describe(ROOT), "rows": records.columns(found)}
-        RECORD.parent.mkdir(exist_ok=True)
-        RECORD.write_text(records.text(record))
-    (HERE / "README.md").write_text(render(json.loads(RECORD.read_text())))
+        records.write(RECORD, record)
+    (HERE / "README.md").write_text(render(records.read(RECORD)))
     return 0
 
 
@@ -126,7 +124,7 @@ def render(record: dict[str, Any]) -> str:
     lines = [
         "# Products with weights of 4 bits in blocks",
         "",
-        "Generated from `results/nbits.json` by `python -m benchmarks.nbits`; edits are lost.",
+        "Generated from `results/nbits.json.xz` by `python -m benchmarks.nbits`; edits are lost.",
         "",
         f"`MatMulNBits` in blocks of {BLOCK} with one thread of {record['environment']['cpu']}:",
         "CPU time of a call in microseconds (median of turns), and its ratio to ONNX Runtime's:",

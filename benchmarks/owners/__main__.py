@@ -6,20 +6,19 @@ a known optimum (`tests/rewrite/suite`). Nothing is built and nothing is measure
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from benchmarks import zoo
-from benchmarks.records import text
+from benchmarks.records import read, write
 
 from .cases import TARGETS
 from .counting import counted, counted_suite
 from .table import SUITE, render
 
 HERE = Path(__file__).parent
-RESULT = HERE / "results" / "owners.json"
+RESULT = HERE / "results" / "owners.json.xz"
 PAGE = HERE / "README.md"
 
 
@@ -43,14 +42,13 @@ def main() -> int:
 
 def stored() -> dict[str, Any]:
     """Read the record: counts by run."""
-    return json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    return read(RESULT) if RESULT.exists() else {}
 
 
 def _keep(run: str, counts: dict[str, dict[str, int]]) -> None:
     """Add a run to what other processes may have written in between."""
     record = dict(sorted({**stored(), run: counts}.items()))
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(text(record))
+    write(RESULT, record)
     print(run, "planned", file=sys.stderr, flush=True)
 
 

@@ -26,7 +26,6 @@ REASONS: dict[str, dict[str, Reason]] = {
         **{
             f"{kind}: {name}": Reason(benchmark, sentence)
             for name, benchmark, sentence in (
-                ("grouped_gemm", _EXPERTS, "mixtures of experts: rows in groups"),
                 ("prefix_sum", _OPERATORS, "CumSum and other scans"),
                 ("recurrent", _OPERATORS, "LSTM, GRU and RNN"),
                 ("rank_sort", _OPERATORS, "TopK and sorts"),
@@ -34,35 +33,22 @@ REASONS: dict[str, dict[str, Reason]] = {
             )
             for kind in ("CPU", "GPU")
         },
-        "GPU: column_reduction": Reason(_OPERATORS, "reductions over leading axes"),
+        "CPU: grouped_gemm": Reason(_EXPERTS, "mixtures of experts: rows in groups"),
         "GPU: split_rows": Reason(_WORKS, "few long rows: group norm of images"),
-        "GPU: back_to_back": Reason(_FUSED, "two narrow products in one kernel"),
-        "CPU: convolution": Reason("benchmarks/convolutions/README.md", "convolution layers"),
-        **{
-            f"{kind}: row_contraction": Reason(_FUSED, "a norm and the product behind it")
-            for kind in ("CPU", "GPU")
-        },
+        "GPU: row_contraction": Reason(_FUSED, "a norm and the product behind it"),
     },
     "forms": {
-        "product: dual GEMM": Reason(_WORKS, "gated products: SwiGLU"),
         "product: ragged rows": Reason(_EXPERTS, "mixtures of experts: rows in groups"),
         "product: grouped convolution": Reason(_CONVOLUTIONS, "grouped convolutions"),
-        "product: implicit GEMM": Reason(_CONVOLUTIONS, "convolutions of images"),
         "product: weight along K": Reason(
             "benchmarks/robustness/README.md", "constant weights of products on AMD's matrix cores"
-        ),
-        "product: aligned rows": Reason(_WORKS, "operands of rows that TMA cannot read"),
-        "product: planes": Reason(
-            "benchmarks/literature/README.md", "one convolution of an image channels first"
         ),
         "product: packed weight": Reason(
             _CONVOLUTIONS, "implicit GEMMs whose weight is packed first"
         ),
-        "product: partial im2col": Reason(_CONVOLUTIONS, "images of few channels"),
         "product: windows of pixels": Reason(_CONVOLUTIONS, "pooling behind a convolution"),
         "rows: extremum, then its index": Reason(_WORKS, "argmax and argmin"),
         "rows: a thread a row": Reason(_WORKS, "short rows"),
-        "rows: lanes along rows": Reason(_WORKS, "short rows of several to a warp"),
         "rows: groups of rows": Reason(_WORKS, "layer norms of rows that share vectors"),
         "rows: two blocks, read again": Reason(_WORKS, "rows beyond a block's registers"),
         "rows: a block, read again": Reason(_WORKS, "rows beyond registers and shared memory"),
@@ -79,20 +65,11 @@ REASONS: dict[str, dict[str, Reason]] = {
         "instance_norm": Reason(_OPERATORS, "InstanceNormalization"),
         "softmax": Reason(_RECOMPOSE, "softmax that an exporter wrote out"),
         "shifted_softmax": Reason(_OPERATORS, "softmax with an attention sink, of GPT-OSS"),
-        "silu": Reason(_RECOMPOSE, "SiLU that an exporter wrote out"),
-        "gelu": Reason(_RECOMPOSE, "GELU that an exporter wrote out"),
-        "gelu_tanh": Reason(_RECOMPOSE, "GELU by tanh, of GPT-2"),
-        "group_norm": Reason(_RECOMPOSE, "group norm of the diffusion model"),
         "layer_norm": Reason(_RECOMPOSE, "layer norm that an exporter wrote out"),
-        "rms_norm": Reason(_RECOMPOSE, "RMS norm of T5 and Llama"),
-        "rotary": Reason(_RECOMPOSE, "rotary embeddings of Llama"),
     },
     "passes": {
         "GreedyEquivalents": Reason(
             "benchmarks/rewriting/README.md", "the published search, which ours is compared with"
-        ),
-        "SearchEquivalents": Reason(
-            "benchmarks/literature/README.md", "expressions and graphs that laws make cheaper"
         ),
         "ByteProducts": Reason(
             "benchmarks/convolutions/LOW_PRECISION.md", "products of quantised tensors"
@@ -109,9 +86,6 @@ REASONS: dict[str, dict[str, Reason]] = {
         "TransposedConvByPhases": Reason(_OPERATORS, "ConvTranspose, on CPUs"),
         "RoundedActivations": Reason(
             "benchmarks/nbits/README.md", "activations of int8 with packed weights, on CPUs"
-        ),
-        "TransposeWeights": Reason(
-            "benchmarks/gpu/narrow_products.py", "weights of bytes and float8"
         ),
     },
 }

@@ -37,7 +37,7 @@ def render(record: Mapping[str, Any]) -> str:
     lines = [
         "# Who needs each special case",
         "",
-        "Generated from `results/owners.json` by `python -m benchmarks.owners`; edits are lost.",
+        "Generated from `results/owners.json.xz` by `python -m benchmarks.owners`; edits are lost.",
         "",
         "Counted over plans of models of the zoo: launches of a template's claims, groups of which",
         "a form is the chosen one, changes of the graph that a law or a pattern made, runs of a",

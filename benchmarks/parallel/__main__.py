@@ -1,7 +1,7 @@
 """The command line: a language model of random weights on one worker and on several, in turns.
 
 On GPUs each worker has one; on a CPU the workers share its cores, which shows what exchanges cost
-and not what several sockets would save. It writes ``results/parallel.json`` and ``README.md``.
+and not what several sockets would save. It writes ``results/parallel.json.xz`` and ``README.md``.
 What ``python3 -m benchmarks.parallel.gpu`` measured is taken by ``--take FILE``.
 """
 
@@ -24,7 +24,7 @@ from benchmarks.turns import alternate
 from tvm_fusion.words import counted
 
 HERE = Path(__file__).parent
-RECORD = HERE / "results" / "parallel.json"
+RECORD = HERE / "results" / "parallel.json.xz"
 # Of a logit, relative to the largest: workers add up in another order, and one worker's own logits
 # are as far from those of float64 as two workers' are from its (1.6e-6 of a layer of Qwen3-0.6B).
 KINDS = ("queued_us", "waiting_us")

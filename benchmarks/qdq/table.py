@@ -9,7 +9,7 @@ from benchmarks import records
 from benchmarks.markdown import table
 
 HERE = Path(__file__).parent
-RESULT = HERE / "results" / "qdq.json"
+RESULT = HERE / "results" / "qdq.json.xz"
 PEERS = ("onnxruntime", "openvino")
 _FORMS = {"defaults": "ONNX Runtime's defaults", "ours": "`tvm-fusion quantize`"}
 _ORDER = 1.5  # two roundings that know nothing of each other are the root of 2 as far apart

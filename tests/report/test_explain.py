@@ -392,8 +392,45 @@ def test_forms_of_kernels_are_told():
     assert f"{forms['aligned rows'].clocks / 1e3:.1f}" in row
     assert "Its sum has a single axis: there is no window." in text
     plain = tvm_fusion.explain(model, "cuda:sm_90a", stock=False)
-    assert plain.groups[0].forms == ()
+    assert plain.groups[0].forms == plain.groups[0].templates == ()
     assert "Forms of" not in printed(plain)
+
+
+@pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cuda:sm_90a"])
+def test_templates_that_were_asked_are_told(target):
+    """Of three operators each is claimed by another template; the last by the fallback, too."""
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]>'
+        "three (float[64, 256] x, float[256, 256] w) => (float[64, 256] y, float[64, 256] z)"
+        "{ h = MatMul(x, w) y = Relu(h) z = Softmax(y) }"
+    )
+    found = tvm_fusion.explain(model, target, stock=False, forms=True)
+    assert Explanation.from_json(json.loads(json.dumps(found.to_json()))) == found
+    product, softmax = ({a.template: a for a in group.templates} for group in found.groups)
+    assert [a.template for a in product.values() if a.is_chosen] == ["contraction"]
+    assert [a.template for a in product.values() if a.us is not None] == ["contraction"]
+    assert softmax["rows"].is_chosen
+    assert not softmax["rows"].sentence
+    assert softmax["rows"].us < softmax["single"].us
+    assert "no other template" in softmax["single"].sentence
+    text = printed(found, 160)
+    (row,) = (line for line in text.splitlines() if "*   contraction" in line)
+    assert row.split()[-1] == f"~{product['contraction'].us:.1f}"
+    assert "softmax is a reduction." in text
+
+
+def test_a_template_that_loses_by_its_price_is_told():
+    """Few long rows take one launch or two."""
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]>'
+        "long (float[4, 262144] x, float[262144] g) => (float[4, 262144] y)"
+        "{ y = LayerNormalization(x, g) }"
+    )
+    (group,) = tvm_fusion.explain(model, "cuda:sm_90a", stock=False, forms=True).groups
+    answers = {a.template: a for a in group.templates}
+    assert answers["split_rows"].is_chosen
+    assert answers["split_rows"].us < answers["rows"].us
+    assert answers["rows"].sentence == "Estimated to be no faster."
 
 
 def test_a_half_precision_model_is_explained_in_it():

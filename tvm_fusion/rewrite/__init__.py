@@ -9,7 +9,6 @@
 ``products``   products joined, batched, laid out
 ``bytes``      products and convolutions of quantized networks on bytes
 
-``rules`` lists all by name, ``simplify`` is the stage, and ``constants_aside`` hides large weights
-from its passes of TVM's; ``nonfinite`` and ``readers`` say who can tell NaN from a number, and so
-which laws apply.
+``rules`` lists all by name, and ``simplify`` is the stage; ``nonfinite`` and ``readers`` say who
+can tell NaN from a number, and so which laws apply.
 """

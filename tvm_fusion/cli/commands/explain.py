@@ -18,10 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--op",
         metavar="NAME",
-        help="show only the groups and edges of these operators, and the forms that their kernels "
-        "could take: an ONNX node, PyTorch module or tensor of the model (a module stands for all "
-        "operators in it), a glob, a variable, or an operator such as nn.softmax, softmax or "
-        "attention (also where the model has it decomposed)",
+        help="show only the groups and edges of these operators, and which templates and forms of "
+        "kernels were chosen between: an ONNX node, PyTorch module or tensor of the model (a "
+        "module stands for all operators in it), a glob, a variable, or an operator such as "
+        "nn.softmax, softmax or attention (also where the model has it decomposed)",
     )
     parser.add_argument(
         "--rewrites",

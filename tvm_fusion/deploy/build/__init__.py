@@ -7,6 +7,7 @@
                       that an artifact needs
 ``launch_names``      the user's names of what each launch computes
 ``packed_functions``  who has a packed function where the compiler is not
+``description``       what the manifest says of a compilation
 ``artifact``          a compiled model, written whole or not at all
 ``bundle``            a folder that runs it without Python, for another family of processors, too
 ``dump``              TVMScript as files

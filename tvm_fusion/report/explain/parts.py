@@ -31,6 +31,16 @@ class Member:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What a template said when it was asked for the kernels of a group."""
+
+    template: str
+    us: float | None  # expected microseconds; ``None`` where it refuses
+    is_chosen: bool
+    sentence: str  # why it was not chosen; empty where it was
+
+
+@dataclass(frozen=True)
 class Group:
     """Operators that share kernels, and what these are expected to cost."""
 
@@ -47,7 +57,9 @@ class Group:
     source: str  # ``fitted`` (to measured kernels of this device) or ``roofline``
     arithmetic: str = ""  # how products are computed, where it is not as the graph says
     most: str = ""  # what most of the microseconds is for, where a fitted model tells
-    # Between which forms of kernels the template chose; empty if it was not asked for.
+    # Between which templates the planner chose, and between which forms of kernels the chosen one;
+    # empty if it was not asked for.
+    templates: tuple[Answer, ...] = ()
     forms: tuple[Form, ...] = ()
 
     @property
@@ -143,5 +155,6 @@ def group_from_json(data: dict[str, Any]) -> Group:
     """Read a group given as plain values, its title left out."""
     fields = {key: value for key, value in data.items() if key != "title"}
     fields["members"] = tuple(map(member_from_json, data["members"]))
+    fields["templates"] = tuple(Answer(**a) for a in data.get("templates", ()))
     fields["forms"] = tuple(Form(**f) for f in data.get("forms", ()))
     return Group(**fields)

@@ -11,7 +11,8 @@ import tvm
 from ..._tvm.versions import PIPELINE
 from ...config import Config, FusionConfig
 from ...core.contract.forms import Form
-from ...core.contract.template import Claim
+from ...core.contract.template import Claim, Refusal, Template
+from ...core.contract.templates import templates
 from ...core.contract.tuned import TUNED
 from ...core.decisions import Decision, record, recording
 from ...core.names.source import names_of
@@ -19,7 +20,7 @@ from ...core.tir.whole_extents import with_numbers_of_steps
 from ...deploy.count import Count, count, count_stock
 from ...deploy.count.machine import ONE_TRIP
 from ...deploy.memory.weights import MIN_BYTES, lift_constants
-from ...device import Device
+from ...device.target import TargetSpec
 from ...ecg.mapping_types.table import most_complex
 from ...ecg.operator import Operator
 from ...ecg.work import ASSUMED_DIM
@@ -34,7 +35,7 @@ from ...rewrite import rules
 from ...rewrite.egraph.changes import Rewrites, noting
 from ...rewrite.recompose.patterns import PATTERNS
 from ..planned import PlannedModel, plan_model
-from .parts import Counts, Edge, Group, Member
+from .parts import Answer, Counts, Edge, Group, Member
 from .result import Explanation
 from .rewriting import Rewriting
 
@@ -68,8 +69,8 @@ def explain(
         Whether to tell what the rewriting stage changed, and which rules did; the search for the
         fewest that suffice takes a while.
     forms : bool
-        Whether to tell between which forms of kernels templates chose: see
-        :attr:`tvm_fusion.report.explain.parts.Group.forms`.
+        Whether to tell between which templates the planner chose, and between which forms of
+        kernels these: see :class:`tvm_fusion.report.explain.parts.Group`.
 
     Returns
     -------
@@ -122,14 +123,14 @@ def explained(
         stock = stock and planned.config.workers == 1  # which computes the whole model
         of_stock, stock_from = count_stock_tvm(model, planned) if stock else (None, "")
     cost = CostModel(planned.spec.device)
-    forms_of = _Forms(planned.spec.device) if forms else _no_forms
+    choices = _Choices(planned.spec, cost) if forms else None
     counted = count_scheduled(planned, scheduled)
     explanation = Explanation(
         source=planned.imported.source,
         target=planned.spec.text,
         assumed_dim=ASSUMED_DIM if planned.imported.dims else None,
         groups=tuple(
-            _group(planned.functions[block], claim, cost, forms_of(claim))
+            _group(planned.functions[block], claim, cost, choices)
             for block, plan in planned.plans.items()
             for claim in plan.claims
         ),
@@ -205,28 +206,43 @@ def _opaque_name(op: Operator) -> str:
     return type(op.binding if value is None else value).__name__
 
 
-class _Forms:
-    """Asks templates for the forms of their groups, once about equal groups."""
+class _Choices:
+    """Asks what was chosen between for a group, once about equal groups."""
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._known: dict[Hashable, tuple[Form, ...]] = {}
+    def __init__(self, spec: TargetSpec, cost: CostModel) -> None:
+        self._asked = templates(spec.tvm_target())
+        self._device = spec.device
+        self._cost = cost
+        self._known: dict[Hashable, tuple[tuple[Answer, ...], tuple[Form, ...]]] = {}
 
-    def __call__(self, claim: Claim) -> tuple[Form, ...]:
+    def __call__(self, claim: Claim) -> tuple[tuple[Answer, ...], tuple[Form, ...]]:
         claim = claim.laid_out or claim
         key = claim.template.name, claim.group.key
         if key not in self._known:
-            self._known[key] = claim.template.forms(claim, self._device)
+            answers = tuple(self._answer(template, claim) for template in self._asked)
+            self._known[key] = answers, claim.template.forms(claim, self._device)
         return self._known[key]
 
+    def _answer(self, template: Template, chosen: Claim) -> Answer:
+        if template is chosen.template:
+            return Answer(template.name, self._cost.estimate(chosen), True, "")
+        found = template.claim(chosen.group, self._device)
+        if isinstance(found, Refusal):
+            return Answer(template.name, None, False, found.sentence)
+        us = self._cost.estimate(found)
+        if template.is_fallback:
+            why = "It is taken only where no other template has kernels for the group."
+        elif us >= self._cost.estimate(chosen):
+            why = "Estimated to be no faster."
+        else:
+            why = "It was measured to be slower, or making its kernels failed."
+        return Answer(template.name, us, False, why)
 
-def _no_forms(_claim: Claim) -> tuple[Form, ...]:
-    return ()
 
-
-def _group(function: str, claim: Claim, cost: CostModel, forms: tuple[Form, ...]) -> Group:
+def _group(function: str, claim: Claim, cost: CostModel, choices: _Choices | None) -> Group:
     estimate = cost.cost(claim)
     group = claim.group
+    answers, forms = choices(claim) if choices is not None else ((), ())
     return Group(
         function=function,
         members=tuple(map(member_of, group.members)),
@@ -240,6 +256,7 @@ def _group(function: str, claim: Claim, cost: CostModel, forms: tuple[Form, ...]
         source=estimate.source,
         arithmetic=(claim.laid_out or claim).arithmetic,
         most=cost.most_of(claim),
+        templates=answers,
         forms=forms,
     )
 

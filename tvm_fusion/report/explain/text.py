@@ -42,9 +42,11 @@ def show(explanation: Explanation, console: Console) -> None:
         console.print(f"{times}{sentence}", markup=False, highlight=False, soft_wrap=True)
     if explanation.groups:
         console.print(_groups(explanation.groups, bool(explanation.about)), soft_wrap=False)
-    weighed = [group for group in explanation.groups if group.forms]
-    for equal in _rows(weighed, lambda group: (group.title, group.forms)):
-        console.print(_forms(equal), soft_wrap=False)
+    weighed = [group for group in explanation.groups if group.templates]
+    for equal in _rows(weighed, lambda group: (group.title, group.templates, group.forms)):
+        console.print(_templates(equal), soft_wrap=False)
+        if equal[0].forms:
+            console.print(_forms(equal), soft_wrap=False)
     if explanation.refused:
         console.print(_refused(explanation.refused), soft_wrap=False)
     _list("Views, which need no kernel", explanation.views, console)
@@ -133,15 +135,32 @@ def _made(equal: list[Group]) -> str:
     return f"{one.type}, by {escape(one.template)}{escape(arithmetic)}; price {price}"
 
 
+def _templates(equal: list[Group]) -> Table:
+    """List what templates answered for equal groups."""
+    table = _choice("Templates for", equal, "template")
+    table.add_column("us", justify="right", no_wrap=True)
+    table.add_column("why not", overflow="fold", ratio=1)
+    for answer in equal[0].templates:
+        us = "" if answer.us is None else f"~{answer.us:.1f}"
+        mark = "*" if answer.is_chosen else ""
+        table.add_row(mark, answer.template, us, escape(answer.sentence))
+    table.caption = "*: chosen; ~: estimated"
+    return table
+
+
+def _choice(title: str, equal: list[Group], subject: str) -> Table:
+    """Begin the table of a choice that was made for equal groups."""
+    named = escape(_named(map(_range, equal)))
+    return _table(f"{title} {escape(equal[0].title)} [dim]({named})[/]", subject)
+
+
 def _forms(equal: list[Group]) -> Table:
     """List the forms of kernels that a template weighed for equal groups."""
-    one = equal[0]
-    named = escape(_named(map(_range, equal)))
-    table = _table(f"Forms of {escape(one.title)} [dim]({named})[/]", "form")
+    table = _choice("Forms of", equal, "form")
     table.add_column("kernel", no_wrap=True)
     table.add_column("1,000 clocks", justify="right", no_wrap=True)
     table.add_column("why not", overflow="fold", ratio=1)
-    for form in one.forms:
+    for form in equal[0].forms:
         clocks = "" if form.clocks is None else f"{form.clocks / 1e3:.1f}"
         mark = "*" if form.is_chosen else ""
         table.add_row(mark, form.name, escape(form.kernel), clocks, escape(form.sentence))

@@ -221,7 +221,7 @@ def explanation_content(found: Explained, profile: Profile | None = None) -> dic
         if operator["group"] is not None:
             groups[operator["group"]].setdefault("operators", []).append(position)
     for group in groups:
-        del group["members"]
+        del group["members"], group["templates"]  # which would be most of the page
     machine, call = _machine(planned.spec.device), None
     if profile is not None:
         _measure(groups, profile)

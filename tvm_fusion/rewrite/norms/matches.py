@@ -84,50 +84,58 @@ def norms_between_products(func: relax.Function, multiprocessors: int) -> dict[i
             users.setdefault(hash(var), []).append(b)
     found: dict[int, Norm] = {}
     for b in _bindings(func):
-        if op_name(b.value) not in NORMS:
+        readers = list(_readers(users, b.var)) if op_name(b.value) in NORMS else []
+        if not any(map(is_product, readers)):
             continue
-        readers = list(_readers(users, b.var))
-        products = [x for x in readers if is_product(x)]
-        if not products:
-            continue
-        columns = _columns(b.value)
-        widths = [_columns(x) or 1 for x in products]
-        kinds = {dtype_of(x.args[1]) for x in products}
-        is_odd = len(kinds) > 1 or any(width % VECTOR for width in widths)
-        norm = None if is_odd else _read(b.value, *kinds)
-        if kinds <= set(HALF) and dtype_of(b.value.args[0]) == "float32":
-            reason = (
-                "Its rows are float32, as a model keeps them at a half precision; the product "
-                f"before it would store them as {' and '.join(sorted(kinds))}, which rounds them "
-                "and may overflow."
-            )
-        elif norm is None:
-            reason = (
-                f"It takes at least {LEAST_ROWS} rows of one half type, of a multiple of {WIDTH} "
-                f"and at most {MOST_COLUMNS} elements, constant weights, and products after it of "
-                f"a multiple of {VECTOR} columns."
-            )
-        elif not _is_behind(b.value.args[0], values, columns, is_product):
-            reason = "Its operand is not the sum of a product and a residual."
-        elif not all(_is_exact(norm, x.args[1]) for x in products):
-            reason = (
-                "Its scale times the weight of a product after it overflows or underflows float16."
-            )
-        elif not isinstance(b.var, relax.DataflowVar) or not all(
-            is_product(x) or _is_residual(x, values, columns) for x in readers
-        ):
-            reason = "It has readers other than products and the residual sums after them."
+        norm = _between(b, readers, values, multiprocessors)
+        if isinstance(norm, str):
+            record(Decision(b.var.name, "", "refused", "no_norm_statistics", norm))
         else:
-            gain = gain_us(norm.rows, norm.columns, widths, multiprocessors)
-            if gain > 0:
-                found[hash(b.var)] = norm
-                continue
-            reason = (
-                f"It saves less than the statistics of its {norm.rows} rows cost in the products "
-                f"after it: {-gain:.1f} us by the model."
-            )
-        record(Decision(b.var.name, "", "refused", "no_norm_statistics", reason))
+            found[hash(b.var)] = norm
     return found
+
+
+def _between(
+    binding: relax.VarBinding,
+    readers: Sequence[Any],
+    values: dict[int, Any],
+    multiprocessors: int,
+) -> Norm | str:
+    """Read a norm in front of products, or say why it keeps its kernel."""
+    call = binding.value
+    products = [x for x in readers if is_product(x)]
+    columns = _columns(call)
+    widths = [_columns(x) or 1 for x in products]
+    kinds = {dtype_of(x.args[1]) for x in products}
+    if kinds <= set(HALF) and dtype_of(call.args[0]) == "float32":
+        return (
+            "Its rows are float32, as a model keeps them at a half precision; the product "
+            f"before it would store them as {' and '.join(sorted(kinds))}, which rounds them "
+            "and may overflow."
+        )
+    is_odd = len(kinds) > 1 or any(width % VECTOR for width in widths)
+    norm = None if is_odd else _read(call, *kinds)
+    if norm is None:
+        return (
+            f"It takes at least {LEAST_ROWS} rows of one half type, of a multiple of {WIDTH} "
+            f"and at most {MOST_COLUMNS} elements, constant weights, and products after it of "
+            f"a multiple of {VECTOR} columns."
+        )
+    if not _is_behind(call.args[0], values, columns, is_product):
+        return "Its operand is not the sum of a product and a residual."
+    if not all(_is_exact(norm, x.args[1]) for x in products):
+        return "Its scale times the weight of a product after it overflows or underflows float16."
+    if not isinstance(binding.var, relax.DataflowVar) or not all(
+        is_product(x) or _is_residual(x, values, columns) for x in readers
+    ):
+        return "It has readers other than products and the residual sums after them."
+    gain = gain_us(norm.rows, norm.columns, widths, multiprocessors)
+    if gain > 0:
+        return norm
+    return (
+        f"It saves less than the statistics of its {norm.rows} rows cost in the products "
+        f"after it: {-gain:.1f} us by the model."
+    )
 
 
 def _readers(users: Mapping[int, Sequence[relax.VarBinding]], var: relax.Var) -> Iterator[Any]:

@@ -29,8 +29,8 @@ from ...frontend.tensor_types import dtype_of
 from ...program.stage import Axis, Stage
 from ...schedule.contraction.problem.results import Result
 from ...schedule.contraction.problem.sum_of_products import SumOfProducts
-from ...schedule.contraction.skinny.mma_config import LEAST_ROWS_K_CONTIGUOUS, skinny_gemm_config
-from ...schedule.contraction.skinny.model import gemv_clocks
+from ...schedule.contraction.skinny.gemv.model import gemv_clocks
+from ...schedule.contraction.skinny.mma.config import LEAST_ROWS_K_CONTIGUOUS, skinny_gemm_config
 
 FEW_ROWS = 8  # of skinny GEMM, which reads weights in any order
 # Types of B, by the device's name of what tensor cores multiply.
@@ -45,9 +45,9 @@ class TransposeWeights:
 
     ``wgmma`` reads operands of half types in any order, those of float8, int8 and tfloat32 along K
     alone, as ``ldmatrix`` does. GEMV of half types reads along K where its
-    :mod:`model <tvm_fusion.schedule.contraction.skinny.model>` says that it is faster. Where one
-    function of a module wants a type so, the others read their matrices of it so, too: a prefill
-    and a decode share them.
+    :mod:`model <tvm_fusion.schedule.contraction.skinny.gemv.model>` says that it is faster. Where
+    one function of a module wants a type so, the others read their matrices of it so, too: a
+    prefill and a decode share them.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:

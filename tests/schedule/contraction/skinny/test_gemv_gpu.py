@@ -18,7 +18,7 @@ from tvm import relax, s_tir, tirx
 from tvm_fusion.core.tir.loops import find
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
-from tvm_fusion.schedule.contraction.skinny.gemv_config import GemvConfig
+from tvm_fusion.schedule.contraction.skinny.gemv.config import GemvConfig
 from tvm_fusion.schedule.gpu.memory.cp_async import COPY
 
 op = relax.op

@@ -11,9 +11,9 @@ from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu.emit import GpuContractionConfig, contraction_gpu
 from tvm_fusion.schedule.contraction.gpu.space import GpuGemmProblem, configs, default
 from tvm_fusion.schedule.contraction.problem.sum_of_products import analyse
-from tvm_fusion.schedule.contraction.skinny.mma_config import SkinnyMmaConfig, skinny_gemm_config
-from tvm_fusion.schedule.contraction.skinny.model import gemv_clocks
-from tvm_fusion.schedule.contraction.skinny.thread_tile import fewer_columns
+from tvm_fusion.schedule.contraction.skinny.gemv.model import gemv_clocks
+from tvm_fusion.schedule.contraction.skinny.gemv.thread_tile import fewer_columns
+from tvm_fusion.schedule.contraction.skinny.mma.config import SkinnyMmaConfig, skinny_gemm_config
 from tvm_fusion.schedule.contraction.tile.config import TileGemmConfig
 from tvm_fusion.schedule.index.inline import inlined
 

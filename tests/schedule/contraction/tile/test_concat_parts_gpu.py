@@ -12,7 +12,7 @@ from tests.schedule.contraction.conv_graphs import NHWC, convolution, laid_out, 
 from tvm_fusion.core.contract.template import Refusal
 from tvm_fusion.schedule.contraction.copies.implicit_gemm import ImplicitGemm
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
-from tvm_fusion.schedule.contraction.skinny.mma_config import SkinnyMmaConfig
+from tvm_fusion.schedule.contraction.skinny.mma.config import SkinnyMmaConfig
 from tvm_fusion.schedule.contraction.tile.config import TileGemmConfig
 from tvm_fusion.schedule.contraction.wgmma.config import WgmmaConfig
 

@@ -25,9 +25,9 @@ from ....program.stage import Axis
 from ..mma.default import tile_gemm_config
 from ..mma.kernel import tile_gemm_gpu
 from ..problem.sum_of_products import Result, SumOfProducts
-from ..skinny.gemv_default import MAX_ACCUMULATORS
+from ..skinny.gemv.default import MAX_ACCUMULATORS
 from ..skinny.kernel import skinny_gemm_gpu
-from ..skinny.mma_config import skinny_gemm_config
+from ..skinny.mma.config import skinny_gemm_config
 from ..tile.config import TileGemmConfig
 from ..tile.read_problem import LEAST_ROWS
 from ..tile.results.concat_parts import ConcatParts

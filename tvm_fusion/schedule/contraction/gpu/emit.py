@@ -52,7 +52,7 @@ from ..mma.kernel import tile_gemm_gpu
 from ..problem.epilogue.fuse import CannotFuseEpilogue, fuse_epilogue, store_results
 from ..problem.functions.prim_func import contraction_prim_func, materialize_computed, sum_terms
 from ..problem.sum_of_products import SumOfProducts
-from ..skinny.gemv_config import GemvConfig
+from ..skinny.gemv.config import GemvConfig
 from ..skinny.kernel import skinny_gemm_gpu
 from ..tile.config import TileGemmConfig, is_plain
 from ..tile.results.concat_parts import ConcatParts

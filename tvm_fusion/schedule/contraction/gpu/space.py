@@ -20,8 +20,8 @@ from ..mma.space import tile_gemm_configs
 from ..problem.epilogue.pooled_rows import PooledPixels
 from ..problem.norm_scale import NormScale
 from ..problem.sum_of_products import SumOfProducts
-from ..skinny.gemv_config import GemvConfig
-from ..skinny.mma_config import SkinnyMmaConfig, skinny_gemm_config
+from ..skinny.gemv.config import GemvConfig
+from ..skinny.mma.config import SkinnyMmaConfig, skinny_gemm_config
 from ..skinny.space import skinny_configs
 from ..tile.config import TileGemmConfig
 from ..tile.problem import assumed_rows, gemm_sizes

@@ -34,7 +34,7 @@ from ..problem.norm_prologue import norm_gemm_proposals
 from ..problem.pool import pooling_proposals
 from ..problem.sum_of_products import SumOfProducts, reads_windows, reuses_operands
 from ..problem.template import RECOMPUTE_FACTOR, Contraction, has_convolution, has_prologue
-from ..skinny.gemv_config import GemvConfig
+from ..skinny.gemv.config import GemvConfig
 from ..tile.config import TileGemmConfig, is_plain, narrow_operand
 from ..tile.operand.chunks import OperandChunks
 from ..tile.problem import Sizes, assumed_rows, gemm_sizes

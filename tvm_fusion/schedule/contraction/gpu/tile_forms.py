@@ -33,7 +33,7 @@ from ..mma.model import RATES
 from ..mma.unaligned_tiles import narrow_copy_clocks, planar_clocks, planar_operands
 from ..problem.ragged_rows import ragged_rows
 from ..problem.sum_of_products import SumOfProducts
-from ..skinny.gemv_config import GemvConfig
+from ..skinny.gemv.config import GemvConfig
 from ..tile.config import TileGemmConfig, is_plain, narrow_operand
 from ..tile.operand.chunks import OperandChunks
 from ..tile.operand.tile import is_dequantized

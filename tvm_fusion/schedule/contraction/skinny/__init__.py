@@ -5,10 +5,7 @@
                                                                loads in flight
       slices added up in shared memory, in a fixed order; epilogue
 
-On CUDA cores  ``gemv_config``, ``gemv_default``, ``model`` (its clocks); ``gemv_mainloop``,
-               ``gemv_tile``, ``thread_tile``
-On mma.sync    ``mma_config``; ``mma_mainloop``, ``mma_row`` (one row, behind a norm or not),
-               ``mma_weights`` (half types, int4 and int8)
-Both           ``kernel`` (the PrimFunc, and norms of heads behind), ``norm_rows`` (an RMS norm in
-               front), ``space``
+``gemv``    on CUDA cores
+``mma``     on tensor cores, by mma.sync
+``kernel``  the PrimFunc of both, and norms of heads behind; ``space``
 """

@@ -2,8 +2,8 @@
 
     block (batch, block_n columns) in grid, all K:
       main loop: acc of every thread, of its slice of K                  registers
-        on CUDA cores     (gemv_mainloop)        slice: a thread
-        on tensor cores   (mma_mainloop)  slice: a warp
+        on CUDA cores     (gemv.mainloop)        slice: a thread
+        on tensor cores   (mma.mainloop)         slice: a warp
         slices in lanes: added up by warp shuffles
       for rows_per_pass rows of m:
         partials[k_slice, row, part, n] = acc                            shared, barrier
@@ -49,11 +49,11 @@ from ...gpu.launch import min_blocks_per_sm
 from ...gpu.memory.shared_tiles import cluster_barrier, load_cluster
 from ..problem.epilogue.fuse import store_results
 from ..tile.results.concat_parts import ConcatParts
-from .gemv_config import GemvConfig
-from .gemv_mainloop import GemvMainloop
-from .mma_config import SkinnyMmaConfig
-from .mma_mainloop import SkinnyMmaMainloop
-from .norm_rows import NormalizedRows
+from .gemv.config import GemvConfig
+from .gemv.mainloop import GemvMainloop
+from .gemv.norm_rows import NormalizedRows
+from .mma.config import SkinnyMmaConfig
+from .mma.mainloop import SkinnyMmaMainloop
 
 _FLOAT_BYTES = 4
 

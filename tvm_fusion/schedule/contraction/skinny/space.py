@@ -14,10 +14,10 @@ from ...gpu.launch import STATIC_SHARED_BYTES
 from ...index.design_space import varied
 from ..problem.norm_scale import NormScale
 from ..problem.sum_of_products import SumOfProducts
-from .gemv_config import GemvConfig
-from .gemv_default import CP_ASYNC_STAGES, gemv_config
-from .mma_config import SkinnyMmaConfig, skinny_gemm_config
-from .thread_tile import fewer_columns
+from .gemv.config import GemvConfig
+from .gemv.default import CP_ASYNC_STAGES, gemv_config
+from .gemv.thread_tile import fewer_columns
+from .mma.config import SkinnyMmaConfig, skinny_gemm_config
 
 THREADS_N = (1, 2, 4, 8, 16)
 SLICES_K = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

@@ -1,15 +1,15 @@
 """GEMM on Hopper: TMA copies, wgmma, warp-specialized roles, a persistent grid or split-K.
 
 block in grid of at most as many as run at once:
-barriers full[stage], empty[stage]                                shared
-of ragged rows, a table of groups and their tiles                 (ragged_tiles)
-warpgroup 0, the producer:     copies tiles, its idle warps other parts of a concatenation
-(or two that compute B)
-the other warpgroups:          multiply, and store results               (roles)
+  barriers full[stage], empty[stage]                                shared
+  of ragged rows, a table of groups and their tiles                 (ragged_tiles)
+  warpgroup 0, the producer:     copies tiles, its idle warps other parts of a concatenation
+    (or two that compute B)
+  the other warpgroups:          multiply, and store results               (roles)
 
 split-K: block (tile of C, rank) of clusters of split_k blocks, each with a part of K:
-the same roles, up to the sums
-epilogue: acc of all ranks through shared memory to results  (tile/shared_epilogue)
+  the same roles, up to the sums
+  epilogue: acc of all ranks through shared memory to results  (tile/shared_epilogue)
 """
 
 from tvm import ir, tirx

@@ -13,7 +13,7 @@ best cases), the exchange of sums left out.
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ....core.tir.expressions import is_expensive
 from ....core.tir.loops import constant
@@ -145,28 +145,10 @@ def wgmma_configs(contraction: SumOfProducts, device: Device) -> Iterator[WgmmaC
 def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Iterator[WgmmaConfig]:
     """Combine tiles with blocks of a multiprocessor; stages take what shared memory there is."""
     block_k = STAGE_K_BYTES // problem.item_bytes
-    a: TmaOperand | None
-    a, b = (tma_operand(problem, is_a, block_k) for is_a in (True, False))
-    periods = whole_periods(problem, block_k)
-    kind: type[WgmmaConfig] = WgmmaConfig
-    if problem.ragged is not None and (a is None or b is None):
+    copies = _copies(problem, block_k)
+    if copies is None:
         return
-    if a is not None and b is None and periods is None:
-        b = computed_operand(problem, block_k)
     vectors = result_vectors(problem)
-    if a is None and b is not None and not vectors.is_along_m:
-        a, kind = tma_rows(problem, block_k), WgmmaRowsConfig
-    if a is None or (b is None and periods is None):
-        found = tma_window(problem, block_k)
-        if found is None or vectors.is_along_m:
-            return
-        (a, b), kind = found, WgmmaWindowConfig
-    if isinstance(pool := problem.contraction.pool, PooledPixels):
-        is_whole = vectors.width == problem.mma.n and not vectors.is_along_m
-        fragment = FRAGMENTS.get(pool.window(problem.m_axes), ())
-        if not (isinstance(a, TmaWindow) and is_whole and fragment):
-            return
-        a = replace(a, pooled=fragment)
     shared = min(
         device.shared_memory_per_block or 0,
         (device.shared_memory_per_sm or 0) - RESERVED_SHARED,
@@ -174,13 +156,13 @@ def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Itera
     is_staged = vectors.width <= STAGED_WIDTH and not vectors.is_along_m and problem.parts == 1
     operands = TileOperands.of(problem)
     is_promoted = problem.a_dtype in FLOAT8_TYPES
-    if problem.contraction.has_statistics and not _holds_statistics(problem, kind):
+    if problem.contraction.has_statistics and not _holds_statistics(problem, copies.kind):
         return
     for (block_m, block_n, consumers, is_ping_pong), per_sm in itertools.product(tiles, RESIDENT):
         rows = block_m // (1 if is_ping_pong else consumers)
         if rows % M or (is_ping_pong and consumers != 2):
             continue
-        has_periods = periods is not None and block_n % _period(problem) == 0
+        has_periods = copies.periods is not None and block_n % _period(problem) == 0
         if not has_periods and block_n % (COLUMNS * problem.parts):
             continue
         if problem.ragged is not None and is_ping_pong:
@@ -189,8 +171,8 @@ def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Itera
         most = MOST_PROMOTED if is_promoted else MOST_ACCUMULATORS
         if sums > most or (consumers == 2 and per_sm > 1):
             continue
-        columns = periods if has_periods else b
-        tile_a = a.of_rows(block_m)
+        columns = copies.periods if has_periods else copies.b
+        tile_a = copies.a.of_rows(block_m)
         tile_b = None if columns is None else columns.of_rows(block_n)
         if tile_a is None or tile_b is None:
             continue
@@ -202,7 +184,7 @@ def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Itera
         tile = TileConfig(
             operands, block_m, block_n, block_k, WARPS * consumers, warps_n=1, stages=stages
         )
-        config = kind(
+        config = copies.kind(
             problem,
             tile,
             operand_a=tile_a,
@@ -217,6 +199,44 @@ def _space(problem: GemmProblem, device: Device, tiles: Sequence[Tile]) -> Itera
         most = REGISTER_FILE // (config.threads * per_sm)
         if config.moves_registers or config.accumulators + LEAST_OTHER_REGISTERS <= most:
             yield from (c for c in _splits(config) if _has_whole_groups(c))
+
+
+@dataclass(frozen=True, eq=False)
+class _Copies:
+    """Operands as a producer copies them, of tiles of no rows yet."""
+
+    kind: type[WgmmaConfig]  # of configurations with such
+    a: TmaOperand
+    b: TmaOperand | None  # unless tiles are whole periods of a column split
+    periods: TmaOperand | None  # B with its columns in the order of memory
+
+
+def _copies(problem: GemmProblem, block_k: int) -> _Copies | None:
+    """View operands as matrices, else A as rows, else one of them as windows of an image."""
+    kind: type[WgmmaConfig] = WgmmaConfig
+    a: TmaOperand | None
+    b: TmaOperand | None
+    a, b = (tma_operand(problem, is_a, block_k) for is_a in (True, False))
+    periods = whole_periods(problem, block_k)
+    if problem.ragged is not None and (a is None or b is None):
+        return None
+    if a is not None and b is None and periods is None:
+        b = computed_operand(problem, block_k)
+    vectors = result_vectors(problem)
+    if a is None and b is not None and not vectors.is_along_m:
+        a, kind = tma_rows(problem, block_k), WgmmaRowsConfig
+    if a is None or (b is None and periods is None):
+        found = tma_window(problem, block_k)
+        if found is None or vectors.is_along_m:
+            return None
+        (a, b), kind = found, WgmmaWindowConfig
+    if isinstance(pool := problem.contraction.pool, PooledPixels):
+        is_whole = vectors.width == problem.mma.n and not vectors.is_along_m
+        fragment = FRAGMENTS.get(pool.window(problem.m_axes), ())
+        if not (isinstance(a, TmaWindow) and is_whole and fragment):
+            return None
+        a = replace(a, pooled=fragment)
+    return _Copies(kind, a, b, periods)
 
 
 def _period(problem: GemmProblem) -> int:

@@ -1,8 +1,8 @@
 """Lines of the image that a task of a direct convolution copies with their padding.
 
 for block of c, line of the task:
-inside of the image:  padding on the left, elements (prologue included), padding on the right
-outside:              padding
+  inside of the image:  padding on the left, elements (prologue included), padding on the right
+  outside:              padding
 
 Where tasks take parts of the rows, lines are those of the part.
 """

@@ -16,15 +16,24 @@ from collections.abc import Callable
 
 from tvm import ir, tirx
 
-from ....core.tir.expressions import load
-from ....core.tir.loops import coordinates, index, local, loop, sequence, substitute, unrolled, when
-from ...gpu.launch import dependency_wait
-from ...gpu.matrix.mma_sync import mma_m16n8k16
-from ...gpu.memory.vector_loads import ElementLoads
-from ...gpu.registers.buffers import RegisterBuffers
-from .mma_config import SkinnyMmaConfig, uncast
-from .mma_row import SharedA
-from .mma_weights import GroupAccumulators, WeightTiles, Where
+from .....core.tir.expressions import load
+from .....core.tir.loops import (
+    coordinates,
+    index,
+    local,
+    loop,
+    sequence,
+    substitute,
+    unrolled,
+    when,
+)
+from ....gpu.launch import dependency_wait
+from ....gpu.matrix.mma_sync import mma_m16n8k16
+from ....gpu.memory.vector_loads import ElementLoads
+from ....gpu.registers.buffers import RegisterBuffers
+from .config import SkinnyMmaConfig, uncast
+from .row import SharedA
+from .weights import GroupAccumulators, WeightTiles, Where
 
 Phase = Callable[[ir.Expr, ir.Expr, ir.Expr], tirx.Stmt]
 

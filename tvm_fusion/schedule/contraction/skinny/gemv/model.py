@@ -25,13 +25,13 @@ import math
 
 from tvm import DataType, ir
 
-from ....core.tir.expressions import loads
-from ....core.tir.loops import constant, product
-from ....device import Device
-from ....ecg.work import at
-from ...gpu.memory.cp_async import BYTES as VECTOR_BYTES
-from ..problem.gemm_view import static_extent
-from .gemv_config import REGISTER_FILE, GemvConfig
+from .....core.tir.expressions import loads
+from .....core.tir.loops import constant, product
+from .....device import Device
+from .....ecg.work import at
+from ....gpu.memory.cp_async import BYTES as VECTOR_BYTES
+from ...problem.gemm_view import static_extent
+from .config import REGISTER_FILE, GemvConfig
 
 LAUNCH, LAUNCH_ALONG_N = 2800, 6800  # clocks of a launch until the first sums, and of the last
 NORM, HEADS = 2350, 2200  # clocks of a norm prologue, of sums over heads in the epilogue

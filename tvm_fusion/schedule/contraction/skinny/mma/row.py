@@ -19,14 +19,14 @@ from functools import partial
 
 from tvm import DataType, ir, tirx
 
-from ...._tvm.ir.buffer import scratch
-from ....core.tir.expressions import load
-from ....core.tir.loops import index, local, loop, sequence, substitute, unrolled, when
-from ...gpu.launch import VECTOR_BYTES
-from ...gpu.memory.vector_loads import VectorLoad
-from ...gpu.registers.buffers import RegisterBuffers
-from ...gpu.threads.warp import LANES, lane_of, warp_all_reduce, warp_of
-from .mma_config import SkinnyMmaConfig
+from ....._tvm.ir.buffer import scratch
+from .....core.tir.expressions import load
+from .....core.tir.loops import index, local, loop, sequence, substitute, unrolled, when
+from ....gpu.launch import VECTOR_BYTES
+from ....gpu.memory.vector_loads import VectorLoad
+from ....gpu.registers.buffers import RegisterBuffers
+from ....gpu.threads.warp import LANES, lane_of, warp_all_reduce, warp_of
+from .config import SkinnyMmaConfig
 
 
 class SharedA:

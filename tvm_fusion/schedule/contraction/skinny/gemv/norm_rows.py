@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from ...._tvm.ir.buffer import scratch
-from ....core.tir.expressions import load
-from ....core.tir.loops import (
+from ....._tvm.ir.buffer import scratch
+from .....core.tir.expressions import load
+from .....core.tir.loops import (
     Body,
     block,
     ceildiv,
@@ -32,10 +32,10 @@ from ....core.tir.loops import (
     unrolled,
     when,
 )
-from ....program.stage import Axis
-from ...gpu.memory.vector_loads import ElementLoads
-from ...gpu.registers.buffers import RegisterBuffers
-from .gemv_config import GemvConfig
+from .....program.stage import Axis
+from ....gpu.memory.vector_loads import ElementLoads
+from ....gpu.registers.buffers import RegisterBuffers
+from .config import GemvConfig
 from .thread_tile import ThreadTile
 
 VECTOR_SIZES = (8, 4, 2, 1)  # of a row, the widest that divides it

@@ -6,12 +6,12 @@ from functools import cached_property
 
 from tvm import DataType, ir, sym, tirx
 
-from ....core.tir.expressions import loads, variables
-from ....core.tir.loops import constant, coordinates, index, substitute
-from ....program.stage import Axis
-from ...gpu.memory.vector_loads import resolved, vector_sizes
-from ...index.address import conditional_loads, is_aligned, offset, stride
-from ..dequantize.float32 import has_integers
+from .....core.tir.expressions import loads, variables
+from .....core.tir.loops import constant, coordinates, index, substitute
+from .....program.stage import Axis
+from ....gpu.memory.vector_loads import resolved, vector_sizes
+from ....index.address import conditional_loads, is_aligned, offset, stride
+from ...dequantize.float32 import has_integers
 
 PERIODS = ((1, 1), (2, 1), (1, 2))  # (k, n) after which packed weights repeat
 VECTORS = 4  # of a tile of B, where k or n share scales or elements of A

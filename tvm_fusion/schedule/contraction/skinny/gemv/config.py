@@ -1,6 +1,6 @@
 """Configuration of a skinny GEMM on a GPU: few rows of A, each vector of B is read once.
 
-C[m, n] = sum over k of A[m, k] * B[k, n]        M * parts <= gemv_default.MAX_ACCUMULATORS
+C[m, n] = sum over k of A[m, k] * B[k, n]        M * parts <= default.MAX_ACCUMULATORS
 grid    batch * ceil(N / block_n)
 block   threads_n tiles of tile_n columns times slices_k slices of K
 """
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from tvm import DataType, ir, tirx
 
-from ....core.tir.expressions import loads
-from ....core.tir.loops import (
+from .....core.tir.expressions import loads
+from .....core.tir.loops import (
     Body,
     ceildiv,
     constant,
@@ -21,12 +21,12 @@ from ....core.tir.loops import (
     threads,
     when,
 )
-from ...gpu.memory.cp_async import BYTES as CP_ASYNC_BYTES
-from ...gpu.threads.warp import LANES
-from ...instructions.instruction import Instruction
-from ..problem.gemm_view import GemmView, static_extent
-from ..problem.norm_scale import NormScale
-from ..problem.sum_of_products import SumOfProducts
+from ....gpu.memory.cp_async import BYTES as CP_ASYNC_BYTES
+from ....gpu.threads.warp import LANES
+from ....instructions.instruction import Instruction
+from ...problem.gemm_view import GemmView, static_extent
+from ...problem.norm_scale import NormScale
+from ...problem.sum_of_products import SumOfProducts
 from .thread_tile import ThreadTile
 
 REGISTER_FILE = 1 << 16  # registers of a multiprocessor

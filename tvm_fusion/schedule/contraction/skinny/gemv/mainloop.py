@@ -4,12 +4,12 @@ one row:         first stages of B -> shared memory; wait for the kernel before 
 along K:         first stages of B -> registers, and wait, if B is constant
 norm prologue:   A[m, k] = normalized rows in shared memory, barrier                 (norm_rows)
 thread (k_slice, n_tile):
-acc[m, parts, tile_n] = 0                                                      registers
-one row:       cp.async pipeline of B through shared memory                            (below)
-otherwise:     for k_tile in k_slice :: slices_k, `stages` tiles at a time:
-load stages tiles of B and of A as vectors        global -> registers
-acc += A * B                                                  (gemv_tile)
-slices in lanes:  acc = sum of acc over the lanes of a warp     warp shuffles
+  acc[m, parts, tile_n] = 0                                                      registers
+  one row:       cp.async pipeline of B through shared memory                    (below)
+  otherwise:     for k_tile in k_slice :: slices_k, `stages` tiles at a time:
+                   load stages tiles of B and of A as vectors        global -> registers
+                   acc += A * B                                                  (tile)
+  slices in lanes:  acc = sum of acc over the lanes of a warp        warp shuffles
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from functools import partial
 
 from tvm import ir, sym, tirx
 
-from ...._tvm.ir.buffer import scratch
-from ....core.tir.expressions import load
-from ....core.tir.loops import (
+from ....._tvm.ir.buffer import scratch
+from .....core.tir.expressions import load
+from .....core.tir.loops import (
     block,
     ceildiv,
     constant,
@@ -34,14 +34,14 @@ from ....core.tir.loops import (
     unrolled,
     when,
 )
-from ...gpu.launch import dependency_wait
-from ...gpu.memory.cp_async import commit, wait
-from ...gpu.memory.pipeline import StageRing
-from ...gpu.threads.warp import LANES, warp_all_reduce
-from ..dequantize.float32 import has_integers
-from .gemv_config import GemvConfig
-from .gemv_tile import GemvTile
+from ....gpu.launch import dependency_wait
+from ....gpu.memory.cp_async import commit, wait
+from ....gpu.memory.pipeline import StageRing
+from ....gpu.threads.warp import LANES, warp_all_reduce
+from ...dequantize.float32 import has_integers
+from .config import GemvConfig
 from .norm_rows import NormalizedRows
+from .tile import GemvTile
 
 _THREAD = tirx.Var("thread", "int64")  # stands for a thread in what several phases share
 

@@ -11,22 +11,22 @@ from dataclasses import dataclass, fields, replace
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from ....core.tir.expressions import loads
-from ....core.tir.loops import constant, index, product
-from ....device import Device
-from ....ecg.work import at
-from ....program.stage import Axis
-from ...gpu.memory.vector_loads import ElementLoads
-from ...gpu.threads.warp import lane_of, warp_of
-from ...instructions.instruction import Instruction
-from ...instructions.table import find_half, newest
-from ..dequantize.f16x2 import quantized_and_scales
-from ..dequantize.float32 import FLOATS, has_integers
-from ..problem.norm_scale import NormScale
-from ..problem.sum_of_products import SumOfProducts
-from .gemv_config import GemvConfig
-from .gemv_default import gemv_config
-from .thread_tile import ThreadTile, thread_tile
+from .....core.tir.expressions import loads
+from .....core.tir.loops import constant, index, product
+from .....device import Device
+from .....ecg.work import at
+from .....program.stage import Axis
+from ....gpu.memory.vector_loads import ElementLoads
+from ....gpu.threads.warp import lane_of, warp_of
+from ....instructions.instruction import Instruction
+from ....instructions.table import find_half, newest
+from ...dequantize.f16x2 import quantized_and_scales
+from ...dequantize.float32 import FLOATS, has_integers
+from ...problem.norm_scale import NormScale
+from ...problem.sum_of_products import SumOfProducts
+from ..gemv.config import GemvConfig
+from ..gemv.default import gemv_config
+from ..gemv.thread_tile import ThreadTile, thread_tile
 
 # Fewer blocks leave multiprocessors of large devices idle: narrower tiles are chosen then. Where B
 # is contiguous along N, narrower tiles read smaller parts of cache lines, too.

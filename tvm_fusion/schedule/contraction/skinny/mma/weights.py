@@ -10,14 +10,14 @@ from operator import mul
 
 from tvm import ir, sym, tirx
 
-from ....core.tir.expressions import load, variables
-from ....core.tir.loops import index, local, sequence, substitute, unrolled
-from ...gpu.matrix.mma_sync import mma_m16n8k16
-from ...gpu.memory.vector_loads import ElementLoads, VectorLoad
-from ...gpu.registers.buffers import RegisterBuffers
-from ..dequantize.f16x2 import DequantizeF16x2, Encoding, quantized_and_scales
-from ..dequantize.float32 import widened
-from .mma_config import SkinnyMmaConfig, uncast
+from .....core.tir.expressions import load, variables
+from .....core.tir.loops import index, local, sequence, substitute, unrolled
+from ....gpu.matrix.mma_sync import mma_m16n8k16
+from ....gpu.memory.vector_loads import ElementLoads, VectorLoad
+from ....gpu.registers.buffers import RegisterBuffers
+from ...dequantize.f16x2 import DequantizeF16x2, Encoding, quantized_and_scales
+from ...dequantize.float32 import widened
+from .config import SkinnyMmaConfig, uncast
 
 Where = dict[ir.Var, ir.Expr]
 

@@ -7,20 +7,20 @@ from dataclasses import replace
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from ...._tvm.ir.structural import structural_map
-from ....core.tir.expressions import loads, variables
-from ....core.tir.loops import ceildiv, constant, index, product
-from ....device import Device
-from ....ecg.work import at
-from ...gpu.memory.cp_async import BYTES as CP_ASYNC_BYTES
-from ...gpu.threads.warp import LANES
-from ...index.address import conditional_loads
-from ...instructions.instruction import Instruction
-from ...instructions.table import find_dot
-from ..problem.gemm_view import static_extent, view_of
-from ..problem.norm_scale import NormScale
-from ..problem.sum_of_products import SumOfProducts
-from .gemv_config import REGISTER_FILE, SHARED_BYTES, GemvConfig
+from ....._tvm.ir.structural import structural_map
+from .....core.tir.expressions import loads, variables
+from .....core.tir.loops import ceildiv, constant, index, product
+from .....device import Device
+from .....ecg.work import at
+from ....gpu.memory.cp_async import BYTES as CP_ASYNC_BYTES
+from ....gpu.threads.warp import LANES
+from ....index.address import conditional_loads
+from ....instructions.instruction import Instruction
+from ....instructions.table import find_dot
+from ...problem.gemm_view import static_extent, view_of
+from ...problem.norm_scale import NormScale
+from ...problem.sum_of_products import SumOfProducts
+from .config import REGISTER_FILE, SHARED_BYTES, GemvConfig
 from .model import gemv_clocks, has_model
 from .thread_tile import ThreadTile, fewer_columns, thread_tile
 

@@ -2,11 +2,11 @@
 
 load(slot, k_tile):      B[part] tile, A[row] k's of the tile      vectors, global -> registers
 multiply(slot, k_tile):
-for part, for k in tile:
-a[row] = float32(A[row, k])
-for n in tile:  b = dequantized B[k, n];  acc[row, part, n] += a[row] * b
-quantized B with one scale per tile and column: products go to partial[row, n] first,
-then acc[row, part, n] += partial[row, n] * scale[n]
+  for part, for k in tile:
+    a[row] = float32(A[row, k])
+    for n in tile:  b = dequantized B[k, n];  acc[row, part, n] += a[row] * b
+  quantized B with one scale per tile and column: products go to partial[row, n] first,
+    then acc[row, part, n] += partial[row, n] * scale[n]
 """
 
 from collections.abc import Callable, Sequence
@@ -14,14 +14,14 @@ from functools import partial
 
 from tvm import ir, tirx
 
-from ....core.tir.expressions import load
-from ....core.tir.loops import Body, index, local, sequence, substitute, unrolled
-from ...gpu.memory.vector_loads import ElementLoads
-from ...gpu.registers.buffers import RegisterBuffers
-from ...instructions.amd import multiply
-from ...instructions.instruction import Instruction
-from ..dequantize.float32 import common_factors, has_integers, widened
-from .gemv_config import GemvConfig
+from .....core.tir.expressions import load
+from .....core.tir.loops import Body, index, local, sequence, substitute, unrolled
+from ....gpu.memory.vector_loads import ElementLoads
+from ....gpu.registers.buffers import RegisterBuffers
+from ....instructions.amd import multiply
+from ....instructions.instruction import Instruction
+from ...dequantize.float32 import common_factors, has_integers, widened
+from .config import GemvConfig
 
 Source = Callable[[ir.Expr, int, ir.Expr], ir.Expr]
 
