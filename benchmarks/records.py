@@ -74,6 +74,14 @@ def dated(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**record, "about": about}
 
 
+def merged(path: Path, record: Mapping[str, Any], *keys: str) -> list[dict[str, Any]]:
+    """Let a dated record's rows replace those of a stored one with the same values of some keys."""
+    date = record["about"]["date"]
+    kept = read(path)["rows"] if path.exists() else []
+    fresh = [{**row, "date": date} for row in record["rows"]]
+    return [*{tuple(row[key] for key in keys): row for row in (*kept, *fresh)}.values()]
+
+
 def _items(value: Any) -> str:
     if isinstance(value, list | tuple) and value:
         return "[\n  " + ",\n  ".join(map(_text, value)) + "\n ]"

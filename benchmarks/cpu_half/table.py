@@ -6,7 +6,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.markdown import table
-from benchmarks.records import dated, read, write
+from benchmarks.records import dated, merged, write
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "cpu_half.json.xz"
@@ -16,11 +16,8 @@ SIDES = ("fp32", "openvino_f32", "bf16", "openvino")
 def keep(record: Mapping[str, Any]) -> None:
     """Let rows replace those of the same model and threads; write the record and its page."""
     record = dated(record)
-    date = record["about"]["date"]
-    kept = read(RESULT)["rows"] if RESULT.exists() else []
-    rows = {(row["name"], row["threads"]): row for row in kept}
-    rows |= {(row["name"], row["threads"]): {**row, "date": date} for row in record["rows"]}
-    record = {**record, "rows": [rows[key] for key in sorted(rows, key=_order)]}
+    rows = sorted(merged(RESULT, record, "name", "threads"), key=_order)
+    record = {**record, "rows": rows}
     write(RESULT, record)
     (HERE / "README.md").write_text(render(record))
 
@@ -60,9 +57,8 @@ def render(record: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *(["", "## Not measured", "", *lost] if lost else [])]) + "\n"
 
 
-def _order(key: tuple[str, int]) -> tuple[int, str]:
-    name, threads = key
-    return -threads, name
+def _order(row: Mapping[str, Any]) -> tuple[int, str]:
+    return -row["threads"], row["name"]
 
 
 def is_right(row: Mapping[str, Any]) -> bool:

@@ -1,31 +1,26 @@
 """What was measured, for a reader: ``README.md``, and its record."""
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.markdown import table
-from benchmarks.records import dated, text
+from benchmarks.records import dated, merged, write
 
 from .worker import OURS, PEERS
 
 HERE = Path(__file__).parent
-RESULT = HERE / "results" / "cpu_threads.json"
+RESULT = HERE / "results" / "cpu_threads.json.xz"
 EXACT = PEERS[:2]  # those that compute in float32
 
 
 def keep(record: Mapping[str, Any]) -> None:
     """Let rows replace those of the same model and threads; write the record and its page."""
     record = dated(record)
-    date = record["about"]["date"]
-    kept = json.loads(RESULT.read_text())["rows"] if RESULT.exists() else []
-    rows = {(-row["threads"], row["name"]): row for row in kept}
-    rows |= {(-row["threads"], row["name"]): {**row, "date": date} for row in record["rows"]}
-    record = {**record, "rows": [rows[key] for key in sorted(rows)]}
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(text(record))
+    rows = merged(RESULT, record, "name", "threads")
+    record = {**record, "rows": sorted(rows, key=lambda row: (-row["threads"], row["name"]))}
+    write(RESULT, record)
     (HERE / "README.md").write_text(render(record))
 
 
