@@ -141,12 +141,11 @@ def _compile(model: Any, target: Any, spec: TargetSpec, config: FusionConfig) ->
         content["workers"] = spread
     if isinstance(model, str | os.PathLike):
         content["options"] = command_options(config)
-    features = set().union(*built.features.values())
     return Artifact(
         content,
         weights,
         used,
-        lambda path: export_library(built.compiled, spec, path, features),
+        lambda path: export_library(built.compiled, spec, path, built.instruction_sets),
         time.perf_counter() - start,
     )
 

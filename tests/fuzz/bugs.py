@@ -6,15 +6,15 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "a cube becomes a square",
         "frontend/normalize/expand.py",
-        "return relax.op.multiply(scope.emit(relax.op.multiply(x, x)), x)",
-        "return relax.op.multiply(x, x)",
+        "return square if exponent == 2 else op.multiply(emit(square), x)",
+        "return square",
         seeds=(34,),
     ),
     Bug(
         "a square root for the reciprocal of one",
         "frontend/normalize/expand.py",
-        "return relax.op.rsqrt(x) if number == -0.5 else None",
-        "return relax.op.sqrt(x) if number == -0.5 else None",
+        "return op.rsqrt(x)",
+        "return op.sqrt(x)",
         seeds=(10,),
     ),
     Bug(

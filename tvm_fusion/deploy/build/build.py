@@ -78,8 +78,13 @@ class Built:
     names: dict[str, dict[str, str]]
     # By architectures, the kernels for exactly these; empty for one.
     kernels: dict[tuple[str, ...], list[str]]
-    features: dict[str, list[str]]  # by CPU, the instruction sets that its code needs
+    needed: dict[str, list[str]]  # by CPU, the instruction sets that its code needs
     spills: bool = False  # whether kernels spill registers on AMD GPUs
+
+    @property
+    def instruction_sets(self) -> set[str]:
+        """All that the code needs, of all CPUs."""
+        return {feature for features in self.needed.values() for feature in features}
 
 
 def build(prepared: Mapping[str, Prepared], spec: TargetSpec) -> Built:
@@ -112,8 +117,8 @@ def build(prepared: Mapping[str, Prepared], spec: TargetSpec) -> Built:
                 counts[arch] = _counts(one, _lowered(compiled, one, merged.names.get(arch, {})))
     spills = spec.kind == "rocm" and check_amd_code(compiled.executable.mod)
     devices = zip(spec.archs, spec.devices, strict=True) if spec.kind == "llvm" else ()
-    features = {arch: needed_features(mods[arch], device) for arch, device in devices}
-    return Built(compiled, counts, suffixes, merged.names, merged.kernels, features, spills)
+    needed = {arch: needed_features(mods[arch], device) for arch, device in devices}
+    return Built(compiled, counts, suffixes, merged.names, merged.kernels, needed, spills)
 
 
 def store(

@@ -59,7 +59,7 @@ def describe(made: Compilation, common: list[Decision]) -> dict[str, Any]:
     common
         Decisions that hold for all architectures.
     """
-    built, needed, imported = made.built, made.built.features, made.imported
+    built, needed, imported = made.built, made.built.needed, made.imported
     renamed = {arch: built.names.get(arch, {}) for arch in made.prepared}
     code = {
         arch: _code(imported, made.config, one, built.counts[arch], renamed[arch])
