@@ -205,7 +205,12 @@ class Rows(Template):
         estimate = None if on_cpu else estimate_rows_gpu(program, device)
         if isinstance(estimate, Refusal):
             return estimate
-        extra = waits(program, estimate, device) if estimate else obstacles(program)
+        config: RowConfig | CpuRowConfig
+        if estimate is None:
+            config = CpuRowConfig.of(program, device)
+            extra = obstacles(program, config)
+        else:
+            config, extra = estimate.config, waits(program, estimate, device)
         return Claim(
             self,
             group,
@@ -216,7 +221,7 @@ class Rows(Template):
             shared_bytes=estimate.shared_bytes if estimate else 0,
             registers=estimate.registers if estimate else 0,
             work=row_work(program, estimate, device) if estimate else NO_WORK,
-            details=RowsDetails(estimate.config if estimate else CpuRowConfig.of(program, device)),
+            details=RowsDetails(config),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
