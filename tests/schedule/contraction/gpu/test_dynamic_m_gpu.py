@@ -119,7 +119,7 @@ def test_one_of_several_is_launched(name, count):
 
 @pytest.mark.parametrize("shape", [(n,), (3, n)], ids=["rows", "matrices"])
 def test_tiles_are_found_in_32_bits(shape):
-    """A division of 64 bits by what is not constant takes about a hundred instructions."""
+    """A division of 64 bits by what is not constant is 90 instructions more."""
     given = [tensor("x", *shape, 256, dtype="float16")]
     given.append(tensor("w", *shape[:-1], 256, 512, dtype="float16"))
     func = kernel(TEMPLATE, group(given, lambda emit, x, w: op.matmul(x, w), CUDA), CUDA)[1]
