@@ -25,7 +25,6 @@ from .slices import Slice, slices_of
 _CALL_TIR, _IN_PLACE, _RESHAPE = (
     ir.Op.get(f"relax.{name}") for name in ("call_tir", "call_tir_inplace", "reshape")
 )
-_TENSORS = ("state", "values", "number")  # of a slice
 
 
 def write_through(mod: tvm.IRModule) -> tvm.IRModule:
@@ -235,7 +234,7 @@ def _kernel(func: tirx.PrimFunc, call: ir.Call, slices: Sequence[_Stored]) -> ti
     }
     body, extra = func.body, []
     for number, one in enumerate(slices):
-        at = replace(one.slice, **{n: _renamed(getattr(one.slice, n), extents) for n in _TENSORS})
+        at = _renamed(one.slice, extents)
         state = declare(at.state.shape.values, str(at.state.dtype), f"state{number}")
         place = None
         if at.number is not None:
@@ -255,13 +254,14 @@ def _kernel(func: tirx.PrimFunc, call: ir.Call, slices: Sequence[_Stored]) -> ti
     return tirx.PrimFunc(params, body, func.ret_type).with_attrs(func.attrs)
 
 
-def _renamed(
-    ty: relax.TensorType | None, extents: Mapping[ir.Var, ir.Expr]
-) -> relax.TensorType | None:
-    """Give a tensor the symbolic extents of a kernel."""
-    if ty is None:
-        return None
-    return relax.TensorType([substitute(d, extents) for d in ty.shape.values], ty.dtype)
+def _renamed(one: Slice, extents: Mapping[ir.Var, ir.Expr]) -> Slice:
+    """Give a slice the symbolic extents of a kernel."""
+
+    def of(ty: relax.TensorType) -> relax.TensorType:
+        return relax.TensorType([substitute(d, extents) for d in ty.shape.values], ty.dtype)
+
+    number = None if one.number is None else of(one.number)
+    return replace(one, state=of(one.state), values=of(one.values), number=number)
 
 
 def _stores(

@@ -186,7 +186,7 @@ class Attention(Template):
             launches=1,
             shared_bytes=chosen.shared_bytes,
             registers=chosen.registers,
-            details=AttentionDetails(chosen),
+            details=replace(claim.details_as(AttentionDetails), config=chosen),
         )
 
     def _designs(self, claim: Claim, device: Device) -> Iterator[AnyConfig | CpuConfig]:

@@ -244,6 +244,11 @@ def test_many_queries_get_a_kernel_of_their_own():
     assert 4 * 64 <= least <= 4 * 512
     assert claim.launches == 1
     assert sum(x.thread_binding.thread_tag == "blockIdx.x" for x in bound_loops(func)) == 2
+    other = next(
+        c for c in claim.template.configs(claim, CUDA.device) if c["kernel"] == "flash mma"
+    )
+    tuned = claim.template.configure(claim, other, CUDA.device)
+    assert tuned.details.many == claim.details.many
     alone = kernel(Attention(is_gpu=True), group(*grouped(512, 2048, 64, 32, 8), CUDA), CUDA)[0]
     assert alone.details.many is None
     assert type(alone.details.config) is type(many)

@@ -92,7 +92,8 @@ def many_queries(
     """Choose a second kernel where the number of queries is symbolic.
 
     Few queries fill a device in small tiles alone, which read keys and values more often: of 512
-    tokens, 32 heads of 64 and 2,048 keys, tiles of 16 queries took 25.6 us on an H200, of 128 9.2.
+    tokens, 32 heads of 64 and 2,048 keys, tiles of 16 queries took 25.6 us on an H200, tiles of 128
+    9.2, of a static length.
 
     Parameters
     ----------
