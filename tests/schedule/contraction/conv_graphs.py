@@ -1,14 +1,11 @@
 """Convolutions of channels-last images: groups, what they compute, and their kernels' results."""
 
 import numpy as np
-import tvm
-from emulator.launch import launch
-from group_kernels import CUDA, group, tensor
+from group_kernels import CUDA, group, run_all, tensor
 from tvm import relax
 
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.program.variant import variant
-from tvm_fusion.schedule.stage.install import gather
 
 op = relax.op
 NHWC = (0, 2, 3, 1)
@@ -73,17 +70,6 @@ def with_residual(shape, weight, options, dtype="float16", image=None, weights=N
 
 
 def launched(emission, members, arrays, spec=CUDA):
-    """Run one kernel in the emulator over packed weights; other inputs are found by their names."""
-    passed = []
-    for position, value in enumerate(members.inputs):
-        if value.constant is None:
-            given = np.ascontiguousarray(arrays[value.name.partition("_")[0]])
-        else:
-            given = value.constant.value.numpy()
-        if position in emission.packing:
-            given = gather(emission.packing[position], tvm.runtime.tensor(given)).numpy()
-        passed.append(given)
-    (output,) = members.outputs
-    result = np.full([int(d) for d in output.shape], np.nan, output.dtype)
-    launch(emission.kernels[0].func, [*passed, result], spec.tvm_target())
+    """Run one kernel in the emulator over packed weights; returns its only result."""
+    (result,) = run_all(members, emission, arrays, spec)
     return result

@@ -3,7 +3,6 @@
 from dataclasses import fields, replace
 
 import numpy as np
-from emulator.launch import launch
 from group_kernels import CUDA, arrays, close, group, run, tensor
 from tvm import relax
 
@@ -11,7 +10,6 @@ from tvm_fusion.schedule.contraction.gpu.space import KERNELS
 from tvm_fusion.schedule.contraction.problem.sum_of_products import analyse
 from tvm_fusion.schedule.contraction.tile.shape import TileConfig
 from tvm_fusion.schedule.index.inline import inlined
-from tvm_fusion.schedule.stage.install import gather
 
 op = relax.op
 
@@ -94,28 +92,6 @@ def computes(func, members, case, seed, spec=CUDA):
     expected = reference(*(x.astype("float64") for x in inputs.values()))
     for result, wide in zip(run(func, members, inputs, spec), expected, strict=True):
         close([result], [wide], 2e-3 if result.dtype == "float16" else 2e-5)
-
-
-def results(members, emission, given, spec=CUDA):
-    """Run all kernels of an emission over inputs by name; workspaces held NaNs before."""
-    held = {}
-    for position, value in enumerate(members.inputs):
-        if value.constant is None:  # names of images that are laid out have a suffix
-            array = np.ascontiguousarray(given[value.name.partition("_")[0]])
-        else:
-            array = value.constant.value.numpy()
-        if position in emission.packing:
-            array = gather(emission.packing[position], value.constant.value).numpy()
-        held["input", position] = array
-    sizes = [("workspace", i, w) for i, w in enumerate(emission.workspaces)]
-    sizes += [("output", i, v.type) for i, v in enumerate(members.outputs)]
-    for kind, i, type_ in sizes:
-        shape = [int(d) for d in type_.shape.values]
-        held[kind, i] = np.full(shape, np.nan, str(type_.dtype))
-    for kernel in emission.kernels:
-        slots = (*kernel.reads, *kernel.writes)
-        launch(kernel.func, [held[s.kind, s.index] for s in slots], spec.tvm_target())
-    return [held["output", i] for i in range(len(members.outputs))]
 
 
 def with_numbers(configs, **numbers):

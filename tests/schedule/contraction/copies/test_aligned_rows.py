@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from emulator.launch import launch
-from group_kernels import CUDA, arrays, group
+from group_kernels import CUDA, arrays, group, run_all
 from rounding import assert_products_close
 from tvm import relax
 
-from tests.schedule.contraction.gemm_graphs import contraction_of, product, results, with_epilogue
+from tests.schedule.contraction.gemm_graphs import contraction_of, product, with_epilogue
 from tvm_fusion._tvm.ir.buffer import declare
 from tvm_fusion.schedule.contraction.copies.aligned_rows import aligned_rows, pad_rows
 from tvm_fusion.schedule.contraction.gpu import tile_forms as tile_choice
@@ -37,7 +37,7 @@ def test_both_operands_are_copied(shape, dtype, monkeypatch):
     members, claim, emission = emitted(*case[:2], monkeypatch)
     assert claim.launches == len(emission.kernels) == 2
     given = arrays(case[0], int(np.random.default_rng().integers(1 << 30)))
-    (found,) = results(members, emission, given)
+    (found,) = run_all(members, emission, given)
     assert_products_close(found, given["x"], given["w"].T)
 
 
@@ -47,7 +47,7 @@ def test_unaligned_columns(monkeypatch):
     members, _claim, emission = emitted(*case[:2], monkeypatch)
     assert len(emission.workspaces) == 1
     given = arrays(case[0], int(np.random.default_rng().integers(1 << 30)))
-    (found,) = results(members, emission, given)
+    (found,) = run_all(members, emission, given)
     assert_products_close(found, given["x"], given["w"])
 
 
@@ -62,7 +62,7 @@ def test_constants_are_copied_at_compile_time(monkeypatch):
     members, _claim, emission = emitted(params, body, monkeypatch)
     assert len(emission.packing) == len(emission.workspaces) == 1
     x = rng.standard_normal((72, 67)).astype("float16")
-    (found,) = results(members, emission, {"x": x})
+    (found,) = run_all(members, emission, {"x": x})
     assert_products_close(found, x, w.T)
 
 

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from emulator.launch import launch
-from group_kernels import CUDA, group, tensor
+from group_kernels import CUDA, group, run_all, tensor
 from rounding import assert_sums_close
 from tvm import relax
 
 from tests.schedule.contraction.conv_graphs import NHWC, with_residual
-from tests.schedule.contraction.gemm_graphs import results
 from tvm_fusion.program.layouts import Layout
 from tvm_fusion.program.variant import variant
 from tvm_fusion.schedule.contraction.copies.partial_im2col import partial_im2col
@@ -75,7 +74,7 @@ def test_computes_the_convolution(case, is_nchw, device):
     assert claim.launches == 2
     assert not tile.problem.staged_a
     assert not tile.problem.staged_b
-    (found,) = results(members, TEMPLATE.emit(claim, TARGET), arrays)
+    (found,) = run_all(members, TEMPLATE.emit(claim, TARGET), arrays)
     assert_sums_close(found, exact, size, tile.problem.k + 2)
 
 
@@ -86,14 +85,14 @@ def test_tiles_of_runs(device):
     tile = claim.details.config.tile
     assert isinstance(tile, WgmmaWindowConfig) == device.tma
     assert tile.problem.k == 3 * 16
-    (found,) = results(members, TEMPLATE.emit(claim, TARGET), arrays)
+    (found,) = run_all(members, TEMPLATE.emit(claim, TARGET), arrays)
     assert_sums_close(found, exact, size, tile.problem.k + 2)
 
 
 def test_bfloat16(device):
     members, arrays, exact, size = build(*CASES["7x7"], dtype="bfloat16")
     claim = TEMPLATE.claim(members, device)
-    (found,) = results(members, TEMPLATE.emit(claim, TARGET), arrays)
+    (found,) = run_all(members, TEMPLATE.emit(claim, TARGET), arrays)
     assert_sums_close(found, exact, size, claim.details.config.tile.problem.k + 2)
 
 
@@ -106,7 +105,7 @@ def test_infinities_stay_in_their_windows(device):
 
     shape, weight, options = CASES["7x7"]
     members, arrays, exact, size = build(shape, weight, options, drawn=with_infinity)
-    (found,) = results(members, TEMPLATE.emit(TEMPLATE.claim(members, device), TARGET), arrays)
+    (found,) = run_all(members, TEMPLATE.emit(TEMPLATE.claim(members, device), TARGET), arrays)
     sees = np.zeros(found.shape[:3], bool)
     rows = [y for y in range(found.shape[1]) if 0 <= 6 + 3 - 2 * y < 7]
     columns = [x for x in range(found.shape[2]) if 0 <= 7 + 3 - 2 * x < 7]

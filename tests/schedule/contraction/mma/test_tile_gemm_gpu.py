@@ -11,6 +11,7 @@ from group_kernels import (
     compiles_for_cuda,
     group,
     kernel,
+    run_all,
     shared_bytes,
     tensor,
 )
@@ -23,7 +24,6 @@ from tests.schedule.contraction.gemm_graphs import (
     contraction_of,
     heads,
     product,
-    results,
     split,
     with_epilogue,
 )
@@ -233,7 +233,7 @@ def test_split_k_through_memory(spec, change, case):
     assert [len(k.writes) for k in emission.kernels] == [1, len(members.outputs)]
     inputs = arrays(case[0], 4)
     expected = case[2](*(x.astype("float64") for x in inputs.values()))
-    for result, wide in zip(results(members, emission, inputs), expected, strict=True):
+    for result, wide in zip(run_all(members, emission, inputs), expected, strict=True):
         close([result], [wide], 2e-3 if result.dtype == "float16" else 2e-5)
 
 

@@ -9,7 +9,7 @@ import pytest
 from amd_code import amd_module, run_on_amd
 from emulator.amd import loops
 from emulator.memory import EmulationError
-from group_kernels import arrays, check, close, group, run, tensor
+from group_kernels import arrays, check, close, group, run, run_all, tensor
 from tvm import relax, tirx
 
 from tests.schedule.contraction.conv_graphs import launched
@@ -21,7 +21,6 @@ from tests.schedule.contraction.gemm_graphs import (
     contraction_of,
     heads,
     product,
-    results,
     with_epilogue,
 )
 from tests.schedule.contraction.mma.test_tile_gemm_gpu import CASES, SMALL
@@ -89,7 +88,7 @@ def test_types(arch, dtype):
     assert claim.details.config.tile.problem.mma.kind == dtype
     emission = TEMPLATE.emit(claim, ARCHS[arch].tvm_target())
     inputs = arrays(params)
-    (found,) = results(members, emission, inputs, ARCHS[arch])
+    (found,) = run_all(members, emission, inputs, ARCHS[arch])
     close([found], [inputs["x"].astype("float64") @ inputs["w"].astype("float64")])
 
 
@@ -104,7 +103,7 @@ def test_split_k_through_memory(arch, case):
     emission = split_k_kernels(members.program, config, members)
     inputs = arrays(case[0], 4)
     sums = case[2](*(x.astype("float64") for x in inputs.values()))
-    found = results(members, emission, inputs, ARCHS[arch])
+    found = run_all(members, emission, inputs, ARCHS[arch])
     for result, wide in zip(found, sums, strict=True):
         close([result], [wide], 2e-3 if result.dtype == "float16" else 2e-5)
 
@@ -148,7 +147,7 @@ def test_a_constant_weight_is_packed_along_k(arch, terms):
     assert [f.name for f in TEMPLATE.forms(claim, spec.device) if f.is_chosen] == ["weight along K"]
     emission = TEMPLATE.emit(claim, spec.tvm_target())
     inputs = arrays(params)
-    (found,) = results(members, emission, inputs, spec)
+    (found,) = run_all(members, emission, inputs, spec)
     close([found], [inputs["x"].astype("float64") @ w.astype("float64")])
 
 
@@ -167,7 +166,7 @@ def test_the_weight_of_a_cast_image_is_padded_to_vectors(arch):
     claim = TEMPLATE.claim(members, spec.device)
     emission = TEMPLATE.emit(claim, spec.tvm_target())
     inputs = arrays(params)
-    (found,) = results(members, emission, inputs, spec)
+    (found,) = run_all(members, emission, inputs, spec)
     x = np.pad(inputs["x"].astype("float16").astype("float64"), ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[:, :, ::2, ::2]
     close([found], [np.einsum("ncyxrs,kcrs->nkyx", windows, w.astype("float64"))])
