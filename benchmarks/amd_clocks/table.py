@@ -74,8 +74,8 @@ def _launches(rows: Sequence[Sequence[Any]]) -> str:
     few = sum(own <= cuda for _, own, cuda in rows)
     return (
         f"Launches of a call, and of the same model for sm_90a: {few} of {len(rows)} models have "
-        f"no more; {', '.join(told)}. MobileNetV2's three are pairs of products that sm_90a computes "
-        "back to back in one kernel, of wgmma; AMD's have none."
+        f"no more; {', '.join(told)}. MobileNetV2's three are pairs of products that sm_90a "
+        "computes back to back in one kernel, of wgmma; AMD's have none."
     )
 
 
