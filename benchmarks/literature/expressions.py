@@ -10,6 +10,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
+from . import branches as branches
 from .expression import (
     EXPRESSIONS as EXPRESSIONS,
 )

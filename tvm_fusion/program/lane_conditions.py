@@ -14,7 +14,7 @@ from ..core.tir.expressions import substitute, variables
 from ..core.tir.loops import index
 from .stage import Axis, Stage
 
-_COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
 def decide_for_blocks(stage: Stage) -> Stage:
@@ -57,7 +57,7 @@ def decide_for_lanes(value: ir.Expr, axes: Sequence[Axis], analyzer: sym.Analyze
                     return found
         return comparison
 
-    callbacks: list[tuple[type, Callable]] = [(kind, decide) for kind in _COMPARISONS]
+    callbacks: list[tuple[type, Callable]] = [(kind, decide) for kind in COMPARISONS]
     return structural_map(value, callbacks, order="post")
 
 

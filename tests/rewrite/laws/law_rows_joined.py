@@ -23,6 +23,15 @@ def convs(axis, first=None, second=None):
     return lambda a, b, c: joined(axis, first(a, b), second(a, c))
 
 
+def turns(b):
+    return op.reshape(op.permute_dims(op.reshape(b, [5, 3, 2]), [0, 2, 1]), [5, 6])
+
+
+def in_turns(axis, first, step=2):
+    """Return a function that writes part of a product."""
+    return lambda a, b: op.strided_slice(op.matmul(a, b), [axis], [first], [6], [step])
+
+
 CASES: tuple[Case, ...] = (
     holds(
         "concat_of_convolutions",
@@ -106,6 +115,18 @@ CASES: tuple[Case, ...] = (
         b="3 n",
         left=lambda a, b: op.stack([a, b], axis=-1),
     ),
+    holds(
+        "columns_in_turns",
+        a="7 n 5",
+        b="5 6 const",
+        left=in_turns(2, 1),
+        right=lambda a, b: op.strided_slice(op.matmul(a, turns(b)), [2], [3], [6], [1]),
+    ),
+    refuses("columns_in_turns", "no_turn", a="n 5", b="5 6 const", left=in_turns(1, 1, 1)),
+    refuses("columns_in_turns", "no_turn", a="n 5", b="5 6 const", left=in_turns(1, 2)),
+    refuses("columns_in_turns", "no_turn", a="7 6 5", b="5 3 const", left=in_turns(1, 1)),
+    refuses("columns_in_turns", "not_constant", a="n 5", b="5 6", left=in_turns(1, 1)),
+    refuses("columns_in_turns", "not_a_matrix", a="7 4 5", b="7 5 6 const", left=in_turns(2, 1)),
     holds("scale_weights", a="n 5", s=0.125, b="5 3 const", dtypes="float32"),
     holds("scale_weights", a="7 n 5", s=-0.5, b="5 3 const", dtypes="float32"),
     refuses("scale_weights", "not_exact", a="n 5", s=0.3, b="5 3 const"),

@@ -15,6 +15,8 @@ POINT_BEFORE = dict(a="n 3 6 5", b="4 3 1 1 const", c="2 4 3 3 const")
 
 IDENTITY = np.zeros((3, 3, 3, 3), "float32")
 IDENTITY[range(3), range(3), 1, 1] = 1
+OF_GROUPS = np.zeros((4, 2, 3, 3), "float32")
+OF_GROUPS[range(4), [0, 1, 0, 1], 1, 1] = 1
 
 
 def middle(axis, x, change):
@@ -93,11 +95,34 @@ CASES: tuple[Case, ...] = (
         **OWN | dict(b="3 3 3 3"),
         left=lambda a, b: op.add(conv()(a, b), a),
     ),
-    refuses(
+    holds(
         "add_identity_to_filters",
+        a="n 4 6 5",
+        b="4 2 3 3 const",
+        left=lambda a, b: op.add(conv(groups=2)(a, b), a),
+        right=lambda a, b: conv(groups=2)(a, op.add(b, relax.const(OF_GROUPS))),
+        dtypes="float32",
+    ),
+    refuses(
+        "add_filters_of_windows",
         "groups",
-        **OWN | dict(b="3 1 3 3 const"),
-        left=lambda a, b: op.add(conv(groups=3)(a, b), a),
+        a="n 4 6 5",
+        b="4 4 3 3 const",
+        c="4 2 1 1 const",
+        left=parallel(second=conv(padding=0, groups=2)),
+    ),
+    holds(
+        "add_filters_of_windows",
+        **PARALLEL | dict(b="3 1 3 3 const", c="3 1 3 1 const"),
+        left=parallel(conv(groups=3), conv(padding=(1, 0), groups=3)),
+        right=lambda a, b, c: conv(groups=3)(a, middle(3, b, plus(c))),
+        dtypes="float32",
+    ),
+    refuses(
+        "compose_convolutions",
+        "groups",
+        **POINT_BEHIND | dict(b="4 3 3 3 const", c="4 2 1 1 const"),
+        left=in_a_row(conv(), conv(padding=0, groups=2)),
     ),
     holds(
         "add_scaled_identity_to_filters",

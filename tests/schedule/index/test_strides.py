@@ -47,9 +47,14 @@ def test_storing_across_is_a_scatter_unless_reading_across_is_cheaper():
     assert GATHER < SCATTER
 
 
-def test_rows_in_pieces_branch():
-    def joined(axis):
-        return lambda emit, x: op.sum(emit(op.concat([x, emit(op.negative(x))], axis)), [2])
+def test_rows_in_pieces_branch_where_a_vector_is_of_two():
+    def joined(axis, end=32):
+        def body(emit, x):
+            first = emit(op.strided_slice(x, [axis], [0], [end]))
+            return op.sum(emit(op.concat([first, emit(op.negative(x))], axis)), [2])
 
-    assert obstacles(rows, joined(2)) >= BRANCH * 2 * SIZE
+        return body
+
+    assert obstacles(rows, joined(2, 3)) >= BRANCH * 6 * 40 * 35
+    assert obstacles(rows, joined(2)) == 0
     assert obstacles(rows, joined(0)) == 0

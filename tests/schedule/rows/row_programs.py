@@ -185,6 +185,24 @@ def rms_norm(m, n, dtype="float32"):
     return Example([x, r, weight], [out, y], 1, reference)
 
 
+def norm_of_parts(m, first, second):
+    """Normalize rows that are those of two tensors, one behind the other."""
+    x, r = tensor(m, first), tensor(m, second, name="r")
+
+    def at(i, j):
+        return tirx.if_then_else(j < first, x[i, j], r[i, j - first])
+
+    k = reduced(first + second, "k")
+    squares = compute((m,), lambda i: te.sum(at(i, k) * at(i, k), k), "squares")
+    y = compute((m, first + second), lambda i, j: at(i, j) / te.sqrt(squares[i] + 1e-6), "y")
+
+    def reference(x, r):
+        s = np.concatenate([x, r], 1).astype("float64")
+        return [s / np.sqrt((s * s).sum(1, keepdims=True) + 1e-6)]
+
+    return Example([x, r], [y], 1, reference)
+
+
 def group_norm_silu(n, groups, channels, h, w):
     x = tensor(n, groups * channels, h, w)
     gamma = tensor(groups * channels, name="gamma")

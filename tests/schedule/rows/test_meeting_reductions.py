@@ -74,6 +74,34 @@ def test_gates_of_rows(spec):
     check(Rows(), params, body, lambda x, w: [x / (1 + np.exp(-(x @ w)))], spec)
 
 
+@pytest.mark.parametrize("spec", [CPU, CUDA], ids=["cpu", "cuda"])
+def test_gates_of_pixels(spec):
+    """Their channels are apart in memory, and neighbouring pixels are not."""
+
+    def body(emit, x, w):
+        return op.multiply(x, emit(op.sigmoid(emit(op.nn.conv2d(x, w)))))
+
+    def reference(x, w):
+        return [x / (1 + np.exp(-(x * w.reshape(1, 19, 1, 1)).sum(1, keepdims=True)))]
+
+    check(Rows(), [tensor("x", 2, 19, 7, 9), tensor("w", 1, 19, 1, 1)], body, reference, spec)
+
+
+@pytest.mark.parametrize("spec", [CPU, CUDA], ids=["cpu", "cuda"])
+def test_two_products_of_means(spec):
+    """Rows of the weights are contiguous along the results."""
+
+    def body(emit, x, v, w):
+        means = emit(op.nn.relu(emit(op.matmul(emit(op.mean(x, [2])), v))))
+        return op.sigmoid(emit(op.matmul(means, w)))
+
+    def reference(x, v, w):
+        return [1 / (1 + np.exp(-(np.maximum(x.mean(2) @ v, 0) @ w)))]
+
+    params = [tensor("x", 1, 19, 50), tensor("v", 19, 5), tensor("w", 5, 19)]
+    check(Rows(), params, body, reference, spec)
+
+
 def run(body):
     """Run a body on this machine: its result, and its inputs in float64."""
     target = parse("cpu").tvm_target()

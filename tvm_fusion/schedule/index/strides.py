@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-from tvm import ir
+from tvm import ir, sym, tirx
 
-from ...core.tir.expressions import call_name, loads, variables
-from ...core.tir.loops import constant, find
+from ...core.tir.expressions import call_name, loads, substitute, variables
+from ...core.tir.loops import constant, find, index
+from ...program.lane_conditions import decide_for_lanes
 from ...program.stage import Axis, Stage
 from .address import known_step
 from .estimate import points, terms
@@ -18,7 +19,9 @@ BRANCH = 48  # divergent lanes are computed one by one
 Access = tuple[ir.Var, Sequence[ir.Expr]]
 
 
-def strided_access_cost(stage: Stage, candidates: Sequence[Axis], branches: bool = False) -> int:
+def strided_access_cost(
+    stage: Stage, candidates: Sequence[Axis], branches: bool = False, width: int = 1
+) -> int:
     """Count the operations that a stage's gathers, scatters and branches cost.
 
     Parameters
@@ -28,6 +31,8 @@ def strided_access_cost(stage: Stage, candidates: Sequence[Axis], branches: bool
         no vectors.
     branches
         Whether the schedule keeps branches in its loops, on which lanes may diverge.
+    width
+        Elements of a vector: its lanes do not diverge on a boundary that vectors end at.
 
     Returns
     -------
@@ -42,13 +47,26 @@ def strided_access_cost(stage: Stage, candidates: Sequence[Axis], branches: bool
     choices = [call.args[0] for call in calls if call_name(call) == "if_then_else"]
     evaluated = points(stage) * terms(stage)
 
-    def costs(axis: ir.Var) -> tuple[int, int]:
+    def costs(along: Axis) -> tuple[int, int]:
+        axis = along.var
         gathers, scatters = (_strided(accesses, axis, axes) for accesses in (reads, writes))
-        divergent = sum(axis in variables(choice) for choice in choices)
+        divergent = sum(_diverges(choice, along, width) for choice in choices)
         strides = evaluated * GATHER * gathers + points(stage) * SCATTER * scatters
         return strides, evaluated * BRANCH * divergent
 
-    return sum(min((costs(a.var) for a in candidates if constant(a.extent) != 1), default=(0, 0)))
+    return sum(min((costs(a) for a in candidates if constant(a.extent) != 1), default=(0, 0)))
+
+
+def _diverges(choice: ir.Expr, axis: Axis, width: int) -> bool:
+    """Whether the lanes of a vector along an axis may choose differently."""
+    if axis.var not in variables(choice):
+        return False
+    if width == 1 or axis.size is None or axis.size % width:
+        return True
+    first, lane = (tirx.Var(name, "int64") for name in ("first", "lane"))
+    choice = substitute(choice, {axis.var: first * width + lane})
+    decided = decide_for_lanes(choice, [Axis(lane, index(width))], sym.Analyzer())
+    return lane in variables(decided)
 
 
 def _strided(accesses: Iterable[Access], axis: ir.Var, axes: Sequence[ir.Var]) -> int:

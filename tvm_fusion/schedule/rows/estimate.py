@@ -15,6 +15,7 @@ from ...program.stage import Stage
 from ..index.address import known_step
 from ..index.estimate import points, terms
 from ..index.strides import strided_access_cost
+from .cpu.config import CpuRowConfig, width_in_blocks
 from .gpu.forms import RowEstimate, has_branches
 from .program.read import count_rows
 
@@ -51,10 +52,11 @@ def read_again(program: Program) -> int:
     return (count_rows(program) - 1) * found
 
 
-def obstacles(program: Program) -> int:
+def obstacles(program: Program, config: CpuRowConfig) -> int:
     """Count the operations that strided accesses and branches cost vectors of rows or elements."""
+    outer, width = max(program.row_rank - 1, 0), width_in_blocks(program, config.width)
     return sum(
-        strided_access_cost(s, [*s.axes[max(program.row_rank - 1, 0) :], *s.reduce], branches=True)
+        strided_access_cost(s, [*s.axes[outer:], *s.reduce], branches=True, width=width)
         for s in program.stages
     )
 

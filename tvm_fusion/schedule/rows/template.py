@@ -19,7 +19,7 @@ from ...ecg.work import at
 from ...program.contractions import is_contraction, operands_of
 from ...program.group import Group
 from ...program.program import Program
-from ...program.stage import Stage, Unstructured
+from ...program.stage import Axis, Stage, Unstructured
 from ..index.address import known_step
 from ..index.design_space import Kernels, member
 from ..index.estimate import flops, too_many_parameters, traffic
@@ -205,7 +205,12 @@ class Rows(Template):
         estimate = None if on_cpu else estimate_rows_gpu(program, device)
         if isinstance(estimate, Refusal):
             return estimate
-        extra = waits(program, estimate, device) if estimate else obstacles(program)
+        config: RowConfig | CpuRowConfig
+        if estimate is None:
+            config = CpuRowConfig.of(program, device)
+            extra = obstacles(program, config)
+        else:
+            config, extra = estimate.config, waits(program, estimate, device)
         return Claim(
             self,
             group,
@@ -216,7 +221,7 @@ class Rows(Template):
             shared_bytes=estimate.shared_bytes if estimate else 0,
             registers=estimate.registers if estimate else 0,
             work=row_work(program, estimate, device) if estimate else NO_WORK,
-            details=RowsDetails(estimate.config if estimate else CpuRowConfig.of(program, device)),
+            details=RowsDetails(config),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
@@ -309,7 +314,11 @@ def _gates_rows(program: Program, contraction: Stage) -> bool:
 
 def _strided_contraction(program: Program) -> Refusal | None:
     contractions = [stage for stage in program.stages if is_contraction(stage)]
-    if all(map(_reads_along, contractions)):
+    if all(_reads_along(s, s.reduce[-1]) for s in contractions):
+        return None
+    # Vectors run along results then. Of one product, another template's kernel has many tasks.
+    is_gate = len(contractions) > 1 or len(contractions[0].axes) <= program.row_rank
+    if is_gate and all(_reads_along(s, s.axes[-1]) for s in contractions):
         return None
     name = max(contractions, key=_operations).title
     return Refusal(
@@ -319,15 +328,14 @@ def _strided_contraction(program: Program) -> Refusal | None:
     )
 
 
-def _reads_along(contraction: Stage) -> bool:
-    """Whether the operands of a contraction are contiguous along its reduction."""
+def _reads_along(contraction: Stage, along: Axis) -> bool:
+    """Whether the operands of a contraction are contiguous along an axis, or do not vary."""
     axes = [a.var for a in (*contraction.axes, *contraction.reduce)]
-    along = contraction.reduce[-1].var
     return all(
-        known_step(read.source, read.indices, along, axes) == 1
+        known_step(read.source, read.indices, along.var, axes) == 1
         for value in contraction.values
         for read in loads(value)
-        if along in variables(read)
+        if along.var in variables(read) and read.source not in contraction.targets
     )
 
 

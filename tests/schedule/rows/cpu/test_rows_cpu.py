@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from tvm import te, tirx
+from tvm import ir, te, tirx
 from tvm.script import tirx as T
 
 from tests.schedule.rows import row_programs as programs
 from tests.schedule.rows.row_checks import build, check, cpu_target
+from tvm_fusion.core.tir.expressions import call_name, variables
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.schedule.cpu.register_tile import VectorUnit
 from tvm_fusion.schedule.math.vector_math import vector_math
 from tvm_fusion.schedule.rows.cpu.kernel import schedule_rows_cpu
@@ -43,6 +45,7 @@ CASES = {
     "mirrored": programs.mirrored,
     "lines and pairs": lambda a, b: programs.softmax_of_lines_then_pairs(2, a + 1, b),
     "scaled by extremum": lambda a, b: programs.scaled_by_extremum(2, a, b),
+    "norm of parts": lambda a, b: programs.norm_of_parts(a, b, b + 1),
     "mirrored results": lambda a, b: programs.mirrored_columns(2, b, a),
 }
 POOLS = [(2, 3, 9, 9), (2, 3, 19, 40, 2), (1, 3, 17, 33, 2, 1), (1, 2, 7, 7, 1, 1)]
@@ -211,3 +214,17 @@ def test_lanes_are_neighbouring_terms_where_results_lie_apart_in_what_is_read():
     text = schedule_rows_cpu(programs.program_of(sums, 0, 1), cpu_target()).script()
     assert f"total_{4 * VectorUnit.of(cpu_target()).lanes}_" in text
     assert "range(T.int64(640))" not in text
+
+
+@pytest.mark.parametrize(("parts", "lanes"), [((96, 32), 32), ((64, 16), 16), ((32, 33), 32)])
+def test_a_vector_is_of_one_part_of_a_concatenation(parts, lanes):
+    """Its width divides where the second part starts; what is left at the end has choices."""
+    example = programs.norm_of_parts(3, *parts)
+    func = scheduled(example, cpu_target("cpu:x86-64-v3"))
+    choices = [c for c in find(func.body, ir.Call) if call_name(c) == "if_then_else"]
+    by_lane = [c for c in choices if any("lane" in v.name for v in variables(c.args[0]))]
+    assert choices
+    assert bool(by_lane) == (sum(parts) % lanes != 0)
+    vectors = [f for f in find(func.body, tirx.For) if f.kind == tirx.ForKind.VECTORIZED]
+    assert max(int(f.extent) for f in vectors) == lanes
+    check(example, scheduled(example))

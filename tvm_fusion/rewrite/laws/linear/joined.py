@@ -1,5 +1,7 @@
 """Products and convolutions with their weights joined: side by side, or one behind the other.
 
+Columns that are read in turns are put side by side.
+
 Channels that are put side by side are the same sums as before. Sums of several products are sums in
 another order where their terms are put behind each other.
 """
@@ -9,12 +11,13 @@ from collections.abc import Iterator
 from tvm import relax
 
 from ....core.contract.template import Refusal
-from ...egraph.facts.extents import all_same, extents
+from ...egraph.facts.extents import all_same, extents, reshaped
 from ...egraph.graph import EGraph
 from ...egraph.head import Head
 from ...egraph.law import Law, Match
 from ...egraph.pattern import function, tensors
 from ..shapes.concats import axis_of
+from ..shapes.slices import Range, extent_of, ranges, sliced
 from .convolution import conv, groups_of, layouts
 from .matmuls import Linear
 
@@ -23,6 +26,7 @@ concat = function("relax.concat", "axis")
 
 _NOT_CONSTANT = Refusal("not_constant", "A weight is computed at run time: joining copies it.")
 _GROUPS = Refusal("groups", "The convolution has groups, whose channels are not those of others.")
+_NO_TURN = Refusal("no_turn", "The slice does not take every n-th column of all of them.")
 _DIFFERENT = Refusal("different_shapes", "The operands differ in more than their channels.")
 
 
@@ -124,6 +128,63 @@ class JoinTerms(Linear):
         return _joined(match, match.head("@"), (rank - 1, 0), self.name)
 
 
+class ColumnsInTurns(Law):
+    """strided_slice(a @ b, at) = a neighbouring slice of a @ b, its columns by turns in order.
+
+    So are halves of gates written; a kernel has columns a fixed distance apart at hand.
+    """
+
+    name = "columns_in_turns"
+    before = function("relax.strided_slice", "at")(a @ b)
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse slices that are no turn of the columns, and weights of run time."""
+        if not match.graph[match.number("b")].is_constant:
+            return _NOT_CONSTANT
+        if match.type("b").ndim != 2:
+            return Refusal("not_a_matrix", "A weight is no matrix.")
+        return None if self._turn(match) else _NO_TURN
+
+    def rewrite(self, match: Match) -> int | None:
+        """Order the weight's columns by turns, and take those of one turn."""
+        turn = self._turn(match)
+        if turn is None:
+            return None
+        graph, axis, (first, size, count) = match.graph, match.type("a").ndim - 1, turn
+
+        rows = extents(match.type("b"))[0]
+        turns = reshaped(graph, match.number("b"), [rows, size, count], self.name)
+        if turns is None:
+            return None
+        ordered = graph.call(lambda x: relax.op.permute_dims(x, [0, 2, 1]), turns, law=self.name)
+        if ordered is None:
+            return None
+        weight = reshaped(graph, ordered, extents(match.type("b")), self.name)
+        if weight is None:
+            return None
+        product = graph.add(match.head("@"), [match.number("a"), weight], self.name)
+        if product is None:
+            return None
+        return sliced(graph, product, {axis: Range(first * size, size, 1)}, self.name)
+
+    @staticmethod
+    def _turn(match: Match) -> Range | None:
+        """Read which of how many turns a slice takes, and its columns."""
+        graph = match.graph
+        product = graph.add(match.head("@"), [match.number("a"), match.number("b")])
+        if product is None:
+            return None
+        shape = graph[product].type.shape
+        found = ranges(match.head("at"), shape) or {}
+        whole = [i for i, r in found.items() if r.length == extent_of(shape, i)]
+        axes = [i for i in found if i not in whole]
+        if axes != [len(shape) - 1]:
+            return None
+        own = found[axes[0]]
+        is_turn = own.stride > 1 and own.length * own.stride == extent_of(shape, axes[0])
+        return own if is_turn and own.begin < own.stride else None
+
+
 def _joined(match: Match, head: Head, axes: tuple[int, int], law: str) -> int | None:
     """Write an operator of two pairs of operands, each joined along its axis."""
     graph, operands = match.graph, []
@@ -163,4 +224,9 @@ def _differ(graph: EGraph, numbers: list[int], axis: int) -> Refusal | None:
     return _DIFFERENT
 
 
-LAWS: tuple[Law, ...] = (ConcatOfConvolutions(), AddConvolutionsOfImages(), JoinTerms())
+LAWS: tuple[Law, ...] = (
+    ConcatOfConvolutions(),
+    AddConvolutionsOfImages(),
+    JoinTerms(),
+    ColumnsInTurns(),
+)

@@ -25,7 +25,7 @@ MOST = 1 << 22  # elements of an identity
 
 _NOT_CONSTANT = Refusal("not_constant", "A weight is computed at run time: it would be joined.")
 _LAYOUT = Refusal("layout", "Only filters of plain channels-first convolutions are joined.")
-_GROUPS = Refusal("groups", "The convolution has groups.")
+_GROUPS = Refusal("groups", "The convolutions have groups, or differ in them.")
 _STEPS = Refusal("different_steps", "Strides differ, or pixels of a window are not adjacent.")
 _WINDOWS = Refusal("different_windows", "One window does not lie within the other.")
 _VARIES = Refusal("varies", "The factor varies within a channel.")
@@ -41,7 +41,7 @@ class _Windows(Law):
     is_modular = True
 
     def plain(self, match: Match, heads: tuple[str, ...], names: str) -> Refusal | None:
-        """Refuse layouts, groups, gaps in windows, weights of run time and mixed types."""
+        """Refuse layouts, gaps in windows, weights of run time and mixed types."""
         graph = match.graph
         for name in heads:
             head = match.head(name)
@@ -50,8 +50,6 @@ class _Windows(Law):
             data, kernel, output = layouts(head)
             if not (data == output and data.startswith("NC") and kernel.startswith("OI")):
                 return _LAYOUT
-            if groups_of(head) > 1:
-                return _GROUPS
             if any(d != 1 for d in _attribute(head, "dilation")):
                 return _STEPS
         if not all(graph[match.number(name)].is_constant for name in names):
@@ -89,6 +87,8 @@ class AddFiltersOfWindows(_Windows):
         large, small = match.head("large"), match.head("small")
         if large.name != small.name or layouts(large) != layouts(small):
             return _LAYOUT
+        if groups_of(large) != groups_of(small):
+            return _GROUPS
         if _attribute(large, "strides") != _attribute(small, "strides"):
             return _STEPS
         return _WINDOWS if self._around(match) is None else None
@@ -163,7 +163,8 @@ class AddIdentityToFilters(_Windows):
         if any(p >= size for p, size in zip(begin, window, strict=True)):
             return _WINDOWS
         shape = [int(e) for e in extents(match.type("b"))]
-        return _OTHER_IMAGE if shape[0] != shape[1] or np.prod(shape) > MOST else None
+        is_other = shape[0] != shape[1] * groups_of(head)
+        return _OTHER_IMAGE if is_other or np.prod(shape) > MOST else None
 
     def rewrite(self, match: Match) -> int | None:
         """Add one to each channel's own filter, at the pixel itself."""
@@ -172,7 +173,7 @@ class AddIdentityToFilters(_Windows):
         identity = np.zeros(shape, "float32")
         pixel = tuple(_padding(match.head("conv"))[0])
         for channel in range(shape[0]):
-            identity[(channel, channel, *pixel)] = 1
+            identity[(channel, channel % shape[1], *pixel)] = 1  # its own of its group
         own = self._scaled(match, graph.constant(identity, str(ty.dtype)))
         if own is None:
             return None
@@ -231,6 +232,8 @@ class ComposeConvolutions(_Windows):
     def check(self, match: Match) -> Refusal | None:
         """Refuse two windows of several pixels, besides what is not plain."""
         refusal = self.plain(match, ("outer", "inner"), "bc")
+        if any(groups_of(match.head(name)) > 1 for name in ("outer", "inner")):
+            return refusal or _GROUPS
         return refusal or (None if self._point(match) else _NO_POINT)
 
     def rewrite(self, match: Match) -> int | None:

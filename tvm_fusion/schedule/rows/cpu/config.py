@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tvm import ir, tirx
 
 from ...._tvm.ir.structural import structural_walk
-from ....core.tir.loops import constant
+from ....core.tir.expressions import call_name
+from ....core.tir.loops import constant, find
 from ....device import Device
+from ....program.lane_conditions import COMPARISONS
 from ....program.program import Program
 from ...cpu.schedule import PARALLEL_WORK, VectorRegisters
 from ...index.design_space import Kernels, default_first, varied
@@ -46,12 +49,12 @@ def configs(chosen: CpuRowConfig) -> Iterator[CpuRowConfig]:
     return default_first(chosen, every)
 
 
-# The width of vectors of rows whose elements are in blocks.
+# The width of vectors of rows whose elements are in blocks, or of a concatenation.
 #
 # ``x[c // 16, ..., c % 16]`` is contiguous within a block alone: a vector over several blocks would
-# be read element by element.
-def width_in_blocks(program: RowProgram, width: int) -> int:
-    """Limit the width of vectors to the smallest block that it is a multiple of.
+# be read element by element. So would one over the end of a part, ``c < 48``.
+def width_in_blocks(program: RowProgram | Program, width: int) -> int:
+    """Limit the width of vectors to the smallest block, and to parts, that it is a multiple of.
 
     Parameters
     ----------
@@ -64,4 +67,21 @@ def width_in_blocks(program: RowProgram, width: int) -> int:
         for index in (i for place in places for i in place):
             structural_walk(index, (tirx.FloorMod, divisions.append))
     blocks = (constant(d.b) for d in divisions)
-    return min([width, *(b for b in blocks if b and b > 1 and width % b == 0)])
+    width = min([width, *(b for b in blocks if b and b > 1 and width % b == 0)])
+    part = math.gcd(width, *_ends_of_parts(program))
+    return part if part * VECTORS >= width else width
+
+
+def _ends_of_parts(program: RowProgram | Program) -> Iterator[int]:
+    """Yield the places along an axis at which a choice turns to another part, and its extent."""
+    for stage in program.stages:
+        calls = [call for value in stage.values for call in find(value, ir.Call)]
+        choices = [call.args[0] for call in calls if call_name(call) == "if_then_else"]
+        for one in (c for choice in choices for kind in COMPARISONS for c in find(choice, kind)):
+            is_turned = not isinstance(one.a, ir.Var)
+            first, end = (one.b, constant(one.a)) if is_turned else (one.a, constant(one.b))
+            for axis in (*stage.axes, *stage.reduce):
+                if axis.var.same_as(first) and axis.size is not None and end is not None:
+                    # The first index behind: of ``i < 8`` and ``8 <= i`` it is 8.
+                    is_last = isinstance(one, (tirx.LE, tirx.GT)) != is_turned
+                    yield from (end + is_last, axis.size)

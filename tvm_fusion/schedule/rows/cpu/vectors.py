@@ -3,11 +3,13 @@
 from collections.abc import Callable, Sequence
 
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import ir, sym, tirx
 
 from ...._tvm.ir.buffer import scratch
 from ....core.tir.expressions import substitute, variables
 from ....core.tir.loops import Body, index, loop, product, sequence, store_all, update_in_turn
+from ....program.lane_conditions import decide_for_lanes
+from ....program.stage import Axis
 from ...math.half_math import HALF_TYPES
 from ...math.vector_functions import decay, half_decay
 from ...math.vector_math import makes_vectors, vector_math
@@ -39,6 +41,7 @@ class CpuRowVectors:
         row_lanes: int | None = None,
     ):
         self.program, self._row, self._row_lanes = program, row, row_lanes
+        self._analyzer = sym.Analyzer()
         self._decaying = decaying(program)
         is_half = all(str(b.dtype) in HALF_TYPES for b in program.outputs)
         self._decay = half_decay if is_half else decay
@@ -144,7 +147,10 @@ class CpuRowVectors:
                 return load
             return tirx.BufferLoad(*self._element(load.source, load.indices, lane, size))
 
-        return vector_math(replace(self._with_decays(expr, pairs, lane), pairs, redirect), lane)
+        found = replace(self._with_decays(expr, pairs, lane), pairs, redirect)
+        if isinstance(lane, ir.Var):  # parts of a concatenation: most vectors are of one part
+            found = decide_for_lanes(found, [Axis(lane, index(size))], self._analyzer)
+        return vector_math(found, lane)
 
     def _with_decays(self, expr: ir.Expr, pairs: Pairs, lane: ir.Expr) -> ir.Expr:
         """Lower exponentials of softmax to their fast form, if they vary by lane."""
