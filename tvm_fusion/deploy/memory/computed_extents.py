@@ -73,14 +73,14 @@ class _Checks(relax.PyExprMutator):
         self.has_any = True
         kind = tvm.DataType(str(call.args[1].value))
         bytes_: Any = tirx.const((kind.bits * kind.lanes + 7) / 8, "float64")
-        fits: list[Any] = []
+        conditions: list[Any] = []
         for extent in map(_real, extents):
-            fits.append(extent >= tirx.const(0.0, "float64"))
+            conditions.append(extent >= tirx.const(0.0, "float64"))
             bytes_ = bytes_ * tirx.max(extent, tirx.const(1.0, "float64"))
-        both = tirx.all(*fits, bytes_ <= tirx.const(MOST_BYTES, "float64"))
+        fits = tirx.all(*conditions, bytes_ <= tirx.const(MOST_BYTES, "float64"))
         # Bound on its own: TVM 0.27 finds no slot for expressions in the value of a MatchCast.
         shape = relax.ShapeExpr(
-            [tirx.Select(both, tirx.IntImm("int64", 1), tirx.IntImm("int64", 0))]
+            [tirx.Select(fits, tirx.IntImm("int64", 1), tirx.IntImm("int64", 0))]
         )
         shape = self.builder_.emit(shape)
         self.builder_.match_cast(shape, relax.ShapeType([tirx.IntImm("int64", 1)]))
