@@ -1,9 +1,10 @@
 """Records of measurements as JSON: a line for each thing that was measured."""
 
+import argparse
 import datetime
 import json
 import lzma
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,13 @@ def dated(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record of runs elsewhere with today's date, when it is kept."""
     about = record["about"] | {"date": str(datetime.date.today())}
     return {**record, "about": about}
+
+
+def take(name: str, about: str | None, keep: Callable[[Mapping[str, Any]], None]) -> None:
+    """Run the command line of a benchmark that was measured elsewhere: keep what came back."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
+    parser.add_argument("result", type=Path, help="what came back")
+    keep(json.loads(parser.parse_args().result.read_text()))
 
 
 def merged(path: Path, record: Mapping[str, Any], *keys: str) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from tvm_fusion.ecg.graph import Graph
 from tvm_fusion.program.group import Group
 from tvm_fusion.schedule.gpu.dlight import check_gpu
 from tvm_fusion.schedule.gpu.memory import lds
+from tvm_fusion.schedule.stage.install import gather
 
 CPU, CUDA = parse("cpu"), parse("cuda:sm_90a")
 #: A CPU that is named, as TESTS_CPU does, has no known caches: less is fused there.
@@ -98,6 +99,23 @@ def run(func, members, inputs, spec=CPU, kernels=None):
     return [r.numpy() for r in results]
 
 
+def run_all(members, emission, inputs, spec=CUDA):
+    """Run all kernels of an emission in the emulator; workspaces and results held NaNs before."""
+    held = {("scalar", i): SIZE for i, _ in enumerate(members.scalars)}
+    for i, value in enumerate(members.inputs):
+        given = np.asarray(array(value, inputs), order="C")
+        if i in emission.packing:
+            given = gather(emission.packing[i], tvm.runtime.tensor(given)).numpy()
+        held["input", i] = given
+    sizes = [("workspace", i, w) for i, w in enumerate(emission.workspaces)]
+    sizes += [("output", i, v.type) for i, v in enumerate(members.outputs)]
+    held |= {(kind, i): np.full(extents(t), np.nan, str(t.dtype)) for kind, i, t in sizes}
+    for made in emission.kernels:
+        given = [held[s.kind, s.index] for s in (*made.reads, *made.writes)]
+        launch(made.func, given, spec.tvm_target())
+    return [held["output", i] for i in range(len(members.outputs))]
+
+
 @lru_cache(maxsize=4)
 def built(func, spec):
     """Machine code of a kernel for a CPU, once for all sizes that it is run with."""
@@ -106,7 +124,10 @@ def built(func, spec):
 
 
 def array(value, inputs):
-    return inputs[value.name] if value.constant is None else value.constant.value.numpy()
+    """Elements of an input; names of images that are laid out have a suffix."""
+    if value.constant is not None:
+        return value.constant.value.numpy()
+    return inputs[value.name if value.name in inputs else value.name.partition("_")[0]]
 
 
 def close(actual, expected, tolerance=2e-5):

@@ -23,7 +23,6 @@ class Indexed:
 
     text: str  # the graph
     extent: int  # of the axis: indices in range are drawn below it
-    float_indices: bool = False  # whether coordinates are floating point numbers
 
     def model(self) -> onnx.ModelProto:
         """Parse the graph."""

@@ -146,8 +146,9 @@ class FusionConfig:
             raise UserError(f"{option} with precision {self.precision!r}", "precision 'auto'")
         if self.error_bound is not None and not self.error_bound >= 0:
             raise UserError(f"error_bound {self.error_bound}", "0 or more")
-        samples = {name: np.asarray(value) for name, value in self.samples.items()}
-        object.__setattr__(self, "samples", samples)
+        for option in ("samples", "constants"):
+            arrays = {name: np.asarray(value) for name, value in getattr(self, option).items()}
+            object.__setattr__(self, option, arrays)
         wanted = "an int or a DimRange(low, high, step)"
         dims = {
             name: v
@@ -156,16 +157,12 @@ class FusionConfig:
             for name, v in self.dims.items()
         }
         object.__setattr__(self, "dims", dims)
-        constants = {name: np.asarray(value) for name, value in self.constants.items()}
-        object.__setattr__(self, "constants", constants)
         if self.rewrite not in SEARCHES:
             raise UserError(f"rewrite {self.rewrite!r}", f"one of {', '.join(SEARCHES)}")
-        object.__setattr__(self, "allow", _names("allow", self.allow))
-        object.__setattr__(self, "without", _names("without", self.without))
-        static_inputs = _names("static_inputs", self.static_inputs)
-        object.__setattr__(self, "static_inputs", static_inputs)
-        if not isinstance(self.in_place, Mapping):
-            object.__setattr__(self, "in_place", _names("in_place", self.in_place))
+        for option in ("allow", "without", "static_inputs", "in_place"):
+            given = getattr(self, option)
+            if option != "in_place" or not isinstance(given, Mapping):
+                object.__setattr__(self, option, _names(option, given))
         for flag in self.allow:
             if flag not in FLAGS:
                 raise unknown_name("flag", flag, FLAGS)
@@ -177,10 +174,9 @@ class FusionConfig:
                 raise UserError(f"shards[{name!r}] is {role!r}", f"one of {', '.join(ROLES)}")
         for found, expected in self._contradictions():
             raise UserError(found, expected, "leave one of them out")
-        if self.dump is not None:
-            object.__setattr__(self, "dump", Path(self.dump))
-        if self.db is not None:
-            object.__setattr__(self, "db", Path(self.db))
+        for option in ("dump", "db"):
+            if getattr(self, option) is not None:
+                object.__setattr__(self, option, Path(getattr(self, option)))
 
     def _contradictions(self) -> Iterator[tuple[str, str]]:
         """Yield options of which one leaves the other nothing to do, and what would be right."""
@@ -192,10 +188,8 @@ class FusionConfig:
         if self.shards and self.workers == 1:
             yield "shards of a model for 1 worker", "workers of at least 2"
         if self.static_inputs and not self.cuda_graph:
-            yield (
-                "static_inputs without a CUDA graph",
-                "cuda_graph, which alone reads them in place",
-            )
+            needed = "cuda_graph, which alone reads them in place"
+            yield "static_inputs without a CUDA graph", needed
 
     def for_kind(self, kind: str) -> FusionConfig:
         """Return the same with defaults that depend on TVM's target kind."""
@@ -393,8 +387,8 @@ def _numbers(text: str, value: str) -> np.ndarray:
         try:
             return np.load(value, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            reason = "cannot be read"
-            raise UserError(f"{value!r} {reason}", "a numpy .npy file of numbers") from error
+            found = f"{value!r} cannot be read"
+            raise UserError(found, "a numpy .npy file of numbers") from error
     try:
         numbers = json.loads(value if "[" in value else f"[{value}]")
         if not numbers or any(not isinstance(n, (bool, int, float)) for n in numbers):

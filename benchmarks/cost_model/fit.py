@@ -19,6 +19,7 @@ from tvm_fusion.fusion.features import NAMES
 from tvm_fusion.fusion.fitted import kind_of
 
 ROUNDS = 10  # of weights
+FOLDS = 5  # parts, each of which is predicted by the others
 LEAST = 3  # claims of a kind; those of fewer share the coefficients of all
 PRIOR = 0.3  # rows that the coefficients of all count as
 # Instructions of one kind cost at most so many times those of all: a few small groups, which wait
@@ -69,12 +70,12 @@ def predicted(row: Row, coefficients: Mapping[str, Sequence[float]]) -> float:
     )
 
 
-def left_out(rows: Sequence[Row], least: Least | None = None, folds: int = 5) -> list[float]:
+def left_out(rows: Sequence[Row], least: Least | None = None) -> list[float]:
     """Predict each row by coefficients that were fitted without it, and others of its fold."""
     order = np.random.default_rng(0).permutation(len(rows))
     found = [0.0] * len(rows)
-    for fold in range(folds):
-        held = set(order[fold::folds].tolist())
+    for fold in range(FOLDS):
+        held = set(order[fold::FOLDS].tolist())
         coefficients = fit([row for i, row in enumerate(rows) if i not in held], least)
         for i in held:
             found[i] = predicted(rows[i], coefficients)

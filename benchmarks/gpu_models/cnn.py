@@ -115,11 +115,12 @@ class InvertedResidual(nn.Module):
         return x + self.body(x) if self.is_residual else self.body(x)
 
 
+LAST = 1280  # channels behind all stages
 _Stages = Sequence[tuple[int, int, int, int, int]]  # expansion, channels, count, stride, window
 
 
 def _inverted(
-    first: int, stages: _Stages, last: int, activation: Callable[[], nn.Module], squeeze: bool
+    first: int, stages: _Stages, activation: Callable[[], nn.Module], squeeze: bool
 ) -> nn.Module:
     layers: list[nn.Module] = [convolution(3, first, 3, 2, activation=activation)]
     inputs = first
@@ -130,8 +131,8 @@ def _inverted(
                 InvertedResidual(inputs, channels, size, own, expansion, activation, squeeze)
             )
             inputs = channels
-    layers.append(convolution(inputs, last, 1, activation=activation))
-    return Classifier(nn.Sequential(*layers), last)
+    layers.append(convolution(inputs, LAST, 1, activation=activation))
+    return Classifier(nn.Sequential(*layers), LAST)
 
 
 def mobilenet_v2() -> nn.Module:
@@ -145,7 +146,7 @@ def mobilenet_v2() -> nn.Module:
         (6, 160, 3, 2, 3),
         (6, 320, 1, 1, 3),
     ]
-    return _inverted(32, stages, 1280, nn.ReLU6, squeeze=False)
+    return _inverted(32, stages, nn.ReLU6, squeeze=False)
 
 
 def efficientnet_b0() -> nn.Module:
@@ -159,7 +160,7 @@ def efficientnet_b0() -> nn.Module:
         (6, 192, 4, 2, 5),
         (6, 320, 1, 1, 3),
     ]
-    return _inverted(32, stages, 1280, nn.SiLU, squeeze=True)
+    return _inverted(32, stages, nn.SiLU, squeeze=True)
 
 
 class ChannelNorm(nn.Module):

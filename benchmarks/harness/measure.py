@@ -138,18 +138,18 @@ def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def ratios(results: Mapping[str, dict[str, Any]], base: str = OURS) -> dict[str, dict[str, float]]:
+def ratios(results: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Return, per peer, the spread of ours/peer taken round by round (below 1: ours is faster).
 
     Both sides of a quotient were measured within the same seconds, so that what slows the machine
     for a while cancels.
     """
     timed = {name: r["round_ms"] for name, r in results.items() if r["status"] == "right"}
-    if base not in timed:
+    if OURS not in timed:
         return {}
     quotients = {
-        name: [a / b for a, b in zip(timed[base], peer, strict=True) if a and b]
+        name: [a / b for a, b in zip(timed[OURS], peer, strict=True) if a and b]
         for name, peer in timed.items()
-        if name != base
+        if name != OURS
     }
     return {name: spread(values) for name, values in quotients.items() if values}

@@ -4,13 +4,9 @@ python3 -m benchmarks.held_out.run        where the device is
 python -m benchmarks.held_out RESULT.json
 """
 
-import argparse
-import json
-from pathlib import Path
+from benchmarks.records import take
 
 from .table import keep
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.held_out", description=__doc__)
-    parser.add_argument("result", type=Path, help="what came back")
-    keep(json.loads(parser.parse_args().result.read_text()))
+    take("held_out", __doc__, keep)

@@ -4,13 +4,9 @@ python -m benchmarks.qdq.run DIR        on the CPU that is measured
 python -m benchmarks.qdq RESULT.json
 """
 
-import argparse
-import json
-from pathlib import Path
+from benchmarks.records import take
 
 from .table import keep
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.qdq", description=__doc__)
-    parser.add_argument("result", type=Path, help="what came back")
-    keep(json.loads(parser.parse_args().result.read_text()))
+    take("qdq", __doc__, keep)

@@ -5,7 +5,6 @@ import subprocess
 from pathlib import Path
 
 SOURCE, NAME = Path(__file__).with_name("hip.cc"), "libamdhip64.so.7"
-GFX942 = ("gfx942", 1, 1 << 30, 60443483)
 _LAUNCHER = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p,
     ctypes.POINTER(ctypes.c_uint * 3), ctypes.POINTER(ctypes.c_uint * 3), ctypes.c_uint,

@@ -119,11 +119,6 @@ def check_rows(program: Program) -> None:
                     assert index.same_as(row.var)
 
 
-def one_stage(program: Program) -> Stage:
-    (stage,) = program.stages
-    return stage
-
-
 # -- the groups ------------------------------------------------------------------------------------
 
 

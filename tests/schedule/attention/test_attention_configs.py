@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from emulator.launch import launch
-from group_kernels import CUDA, array, arrays, close, cuda_kernel, extents, group, tensor
+from group_kernels import CUDA, arrays, close, cuda_kernel, group, run_all, tensor
 
 from tests.schedule.attention.attention_graphs import PLAIN, op, tensors
 from tvm_fusion.fusion.cost import CostModel
@@ -52,21 +51,6 @@ def test_what_the_template_claims_comes_first_and_nothing_twice(name):
     assert len(set(map(plain, found))) == len(found) > 8
 
 
-def run(members, emission, inputs):
-    held = {}
-    for kind, types in (
-        ("output", [v.type for v in members.outputs]),
-        ("workspace", emission.workspaces),
-    ):
-        for i, type_ in enumerate(types):
-            held[kind, i] = np.full(extents(type_), np.nan, str(type_.dtype))
-    held |= {("input", i): array(value, inputs) for i, value in enumerate(members.inputs)}
-    for made in emission.kernels:
-        given = [held[s.kind, s.index] for s in (*made.reads, *made.writes)]
-        launch(made.func, given, CUDA.tvm_target())
-    return [held["output", i] for i in range(len(members.outputs))]
-
-
 @pytest.mark.parametrize("name", SPACES)
 @pytest.mark.slow
 def test_every_configuration_computes_attention(name):
@@ -80,7 +64,7 @@ def test_every_configuration_computes_attention(name):
     for i in np.random.default_rng().choice(len(found), 3, replace=False):
         changed = replace(claim, details=replace(claim.details, config=found[i]))
         emission = template.emit(changed, CUDA.tvm_target())
-        close(run(members, emission, inputs), expected, tolerance)
+        close(run_all(members, emission, inputs), expected, tolerance)
 
 
 def test_products_on_cuda_cores_run_at_the_rate_of_float32():
@@ -130,7 +114,7 @@ def test_keys_that_lie_along_the_other_axis_are_loaded_by_neighbours():
     emission = Attention(True).emit(claim, CUDA.tvm_target())
     wide = [x.astype("float64") for x in inputs.values()]
     wide[1] = wide[1].swapaxes(2, 3)
-    close(run(members, emission, inputs), PLAIN[1](*wide))
+    close(run_all(members, emission, inputs), PLAIN[1](*wide))
     text = cuda_kernel(emission.kernels[0].func)
     (loaded,) = [line for line in text.splitlines() if "= k_ptr[" in line]
     assert loaded.endswith("+ ((int)threadIdx.x))];")

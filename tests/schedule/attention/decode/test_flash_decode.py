@@ -5,15 +5,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tvm
-from emulator.launch import launch
 from group_kernels import (
     CUDA,
-    array,
     arrays,
     close,
     cuda_kernel,
-    extents,
     group,
+    run_all,
     tensor,
 )
 from tvm import ir, relax, s_tir, tirx
@@ -53,23 +51,6 @@ pytestmark = pytest.mark.slow_beyond(2)
 TEMPLATE = Attention(True)
 
 
-def run(members, emission, inputs):
-    """Call all kernels of an emission one after the other, in the emulator."""
-    held = {}
-    for kind, types in (
-        ("output", [v.type for v in members.outputs]),
-        ("workspace", emission.workspaces),
-    ):
-        for i, type_ in enumerate(types):
-            held[kind, i] = np.full(extents(type_), np.nan, str(type_.dtype))
-    held |= {("input", i): array(value, inputs) for i, value in enumerate(members.inputs)}
-    held |= {("scalar", i): group_kernels.SIZE for i, _ in enumerate(members.scalars)}
-    for made in emission.kernels:
-        given = [held[s.kind, s.index] for s in (*made.reads, *made.writes)]
-        launch(made.func, given, CUDA.tvm_target())
-    return [held["output", i] for i in range(len(members.outputs))]
-
-
 def config_of(members, spec=CUDA):
     return flash_decode_config(read_group(members, (*FLOATS, "bfloat16")), spec.device)
 
@@ -91,7 +72,7 @@ def in_float64(inputs):
 def compare(params, body, expected, tolerance=2e-5):
     members, emission, config = emitted(params, body)
     inputs = arrays(params)
-    close(run(members, emission, inputs), expected(*in_float64(inputs)), tolerance)
+    close(run_all(members, emission, inputs), expected(*in_float64(inputs)), tolerance)
     return config
 
 
@@ -309,7 +290,7 @@ def test_rows_whose_weights_are_nan(masked_weight):
         lambda s, mask: s / 8 + mask, lambda p, mask: np.where(np.isnan(p), masked_weight, p)
     )
     members, emission, _ = emitted(params, body)
-    close(run(members, emission, inputs), expected(*in_float64(inputs)))
+    close(run_all(members, emission, inputs), expected(*in_float64(inputs)))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float16", 2e-3)])
@@ -322,7 +303,7 @@ def test_rows_with_nan_or_infinity_stay_nan(dtype, tolerance, is_one_kernel, mon
     assert config.is_one_kernel == is_one_kernel
     inputs = arrays(params)
     spoil(inputs)
-    close(run(members, emission, inputs), safe_arrays(*in_float64(inputs)), tolerance)
+    close(run_all(members, emission, inputs), safe_arrays(*in_float64(inputs)), tolerance)
 
 
 def test_few_keys_and_many_rows_are_tiles():
@@ -466,7 +447,7 @@ def test_keys_behind_a_position_are_not_read(dtype, queries, tolerance, position
     assert behind < keys
     for name in "kv":
         inputs[name][:, :, behind:] = np.nan
-    close(run(members, emission, inputs), want, tolerance)
+    close(run_all(members, emission, inputs), want, tolerance)
 
 
 def of_latents(emit, q, latents, rotated):
@@ -530,4 +511,4 @@ def test_keys_and_values_of_bytes_are_loaded_as_such(kind):
         inputs[name] = (np.abs(inputs[name]) / 30).astype("float16")
     q, k, v, of_keys, of_values = in_float64(inputs)
     expected = reference(lambda s: s / 8)(q, k * of_keys, v * of_values)
-    close(run(members, emission, inputs), expected, 3e-3)
+    close(run_all(members, emission, inputs), expected, 3e-3)

@@ -28,6 +28,9 @@ from tests.schedule.attention.attention_graphs import (
 from tests.schedule.attention.flash.flash_cases import (
     HALF,
     SHARED,
+    appended,
+    float32_operands,
+    guarded_weights,
     halves,
     numbers_are_halves,  # noqa: F401  (a fixture)
     problem_of,
@@ -110,11 +113,8 @@ def test_bfloat16():
 
 def test_products_in_float32_of_halves():
     """The results are float32, and pass through shared memory as such."""
-
-    def body(emit, *operands):
-        return attention()(emit, *(emit(op.astype(x, "float32")) for x in operands))
-
-    problem, _ = compare(tensors(1, 2, 40, 70, 64, dtype=HALF), body, PLAIN[1])
+    params = tensors(1, 2, 40, 70, 64, dtype=HALF)
+    problem, _ = compare(params, float32_operands(PLAIN[0]), PLAIN[1])
     assert problem.staged == "float32"
 
 
@@ -148,13 +148,6 @@ def test_ping_pong_of_two_warpgroups(queries, keys, options):
     compare(params, body, expected, accept=lambda c: c.is_ping_pong)
 
 
-def float32_operands(body):
-    def wrapped(emit, q, k, v, *rest):
-        return body(emit, *(emit(op.astype(x, "float32")) for x in (q, k, v)), *rest)
-
-    return wrapped
-
-
 @pytest.mark.parametrize(("offset", "skips"), [(0, True), (-5, False)])
 def test_finite_masks_are_skipped_where_all_rows_see_a_key(offset, skips):
     """Other rows average all values."""
@@ -177,20 +170,7 @@ def test_padding_beside_a_causal_mask():
 @pytest.mark.parametrize("masked_weight", [0.0, 0.5])
 def test_rows_whose_weights_are_nan(masked_weight):
     """The guard's weight replaces them; other rows keep theirs."""
-    params = [*tensors(1, 2, 40, 40, 32, dtype=HALF), tensor("mask", 1, 1, 40, 40, dtype=HALF)]
-    instead = relax.const(np.array(masked_weight, HALF))
-
-    def weigh(emit, p, mask):
-        return emit(op.where(emit(op.isnan(p)), instead, p))
-
-    def hide(inputs):
-        inputs["mask"][:] = np.where(inputs["mask"] > 0, 0, -np.inf)
-        inputs["mask"][..., 3, :] = -np.inf
-
-    body = attention(score=lambda emit, s, mask: emit(op.add(s, mask)), weigh=weigh)
-    expected = reference(
-        lambda s, mask: s + mask, lambda p, mask: np.where(np.isnan(p), masked_weight, p)
-    )
+    params, body, expected, hide = guarded_weights(masked_weight)
     compare(params, body, expected, edit=hide)
 
 
@@ -220,18 +200,7 @@ def test_masked_rows_are_nan_without_a_guard():
 
 @pytest.mark.parametrize("spec", [CUDA, TURING])
 def test_appended_keys_are_copied_from_their_own_buffers(spec):
-    def body(emit, q, keys, values, key, value):
-        k, v = emit(op.concat([keys, key], 2)), emit(op.concat([values, value], 2))
-        return attention()(emit, q, k, v)
-
-    def expected(q, keys, values, key, value):
-        k, v = np.concatenate([keys, key], 2), np.concatenate([values, value], 2)
-        return PLAIN[1](q, k, v)
-
-    params = [tensor("q", 1, 2, 40, 64, dtype=HALF)]
-    params += [tensor(name, 1, 2, 50, 64, dtype=HALF) for name in ("keys", "values")]
-    params += [tensor(name, 1, 2, 40, 64, dtype=HALF) for name in ("key", "value")]
-    problem, _ = compare(params, body, expected, spec=spec)
+    problem, _ = compare(*appended(), spec=spec)
     assert len(problem.k.loads) == len(problem.v.loads) == 2
 
 

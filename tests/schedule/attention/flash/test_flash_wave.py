@@ -8,17 +8,13 @@ import numpy as np
 import pytest
 from amd_code import amd_module, run_on_amd
 from group_kernels import array, arrays, close, extents, group, tensor
-from tvm import relax
 
 from tests.schedule.attention.attention_graphs import (
     CASES,
     LOWEST,
     PLAIN,
     SYMBOLIC,
-    attention,
-    op,
     packed,
-    reference,
     safe,
     safe_arrays,
     safe_tensors,
@@ -29,6 +25,9 @@ from tests.schedule.attention.attention_graphs import (
 from tests.schedule.attention.flash.flash_cases import (
     HALF,
     SHARED,
+    appended,
+    float32_operands,
+    guarded_weights,
     halves,
     numbers_are_halves,  # noqa: F401  (a fixture)
     problem_of,
@@ -119,10 +118,8 @@ def test_two_waves_share_rows(arch):
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_products_in_float32_of_halves(arch):
-    def body(emit, *operands):
-        return attention()(emit, *(emit(op.astype(x, "float32")) for x in operands))
-
-    compare(tensors(1, 2, 40, 70, 64, dtype=HALF), body, PLAIN[1], arch)
+    params = tensors(1, 2, 40, 70, 64, dtype=HALF)
+    compare(params, float32_operands(PLAIN[0]), PLAIN[1], arch)
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -195,20 +192,7 @@ def test_one_instruction_rounds_two_weights(arch):
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("masked_weight", [0.0, 0.5])
 def test_rows_whose_weights_are_nan(masked_weight, arch):
-    params = [*tensors(1, 2, 40, 40, 32, dtype=HALF), tensor("mask", 1, 1, 40, 40, dtype=HALF)]
-    instead = relax.const(np.array(masked_weight, HALF))
-
-    def weigh(emit, p, mask):
-        return emit(op.where(emit(op.isnan(p)), instead, p))
-
-    def hide(inputs):
-        inputs["mask"][:] = np.where(inputs["mask"] > 0, 0, -np.inf)
-        inputs["mask"][..., 3, :] = -np.inf
-
-    body = attention(score=lambda emit, s, mask: emit(op.add(s, mask)), weigh=weigh)
-    expected = reference(
-        lambda s, mask: s + mask, lambda p, mask: np.where(np.isnan(p), masked_weight, p)
-    )
+    params, body, expected, hide = guarded_weights(masked_weight)
     compare(params, body, expected, arch, edit=hide)
 
 
@@ -218,18 +202,7 @@ def test_rows_with_nan_or_infinity_stay_nan():
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_appended_keys_are_copied_from_their_own_buffers(arch):
-    def body(emit, q, keys, values, key, value):
-        k, v = emit(op.concat([keys, key], 2)), emit(op.concat([values, value], 2))
-        return attention()(emit, q, k, v)
-
-    def expected(q, keys, values, key, value):
-        k, v = np.concatenate([keys, key], 2), np.concatenate([values, value], 2)
-        return PLAIN[1](q, k, v)
-
-    params = [tensor("q", 1, 2, 40, 64, dtype=HALF)]
-    params += [tensor(name, 1, 2, 50, 64, dtype=HALF) for name in ("keys", "values")]
-    params += [tensor(name, 1, 2, 40, 64, dtype=HALF) for name in ("key", "value")]
-    problem, _ = compare(params, body, expected, arch)
+    problem, _ = compare(*appended(), arch)
     assert len(problem.k.loads) == len(problem.v.loads) == 2
 
 
@@ -256,9 +229,6 @@ def test_claims_are_kept_and_nothing_is_spilled(size, arch):
 def test_finite_masks():
     """All rows see a key."""
     body, expected = visible(40, 70, fill=LOWEST)
-
-    def wide(emit, q, k, v):
-        return body(emit, *(emit(op.astype(x, "float32")) for x in (q, k, v)))
-
-    problem, _ = compare(tensors(1, 1, 40, 70, 32, dtype=HALF), wide, expected, "gfx942")
+    params = tensors(1, 1, 40, 70, 32, dtype=HALF)
+    problem, _ = compare(params, float32_operands(body), expected, "gfx942")
     assert problem.skips

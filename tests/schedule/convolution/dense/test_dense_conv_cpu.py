@@ -104,7 +104,10 @@ def convolutions(draw):
     return conv
 
 
-def drawn(conv):
+@pytest.mark.slow
+@settings(max_examples=30)
+@given(convolutions())
+def test_drawn_problems(conv):
     """What is claimed is right; most are claimed."""
     members = group(conv.params(), conv.body)
     claim = CpuConvolution().claim(members, CPU.device)
@@ -112,20 +115,6 @@ def drawn(conv):
         assert may_be_refused(conv) or conv.k // conv.groups < 8, claim
         return
     check(conv, claim=claim)
-
-
-@pytest.mark.slow
-@settings(max_examples=8)
-@given(convolutions())
-def test_drawn_problems(conv):
-    drawn(conv)
-
-
-@pytest.mark.slow
-@settings(max_examples=30)
-@given(convolutions())
-def test_many_drawn_problems(conv):
-    drawn(conv)
 
 
 @pytest.mark.slow

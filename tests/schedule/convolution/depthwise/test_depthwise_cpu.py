@@ -65,23 +65,12 @@ def problems(draw):
     return conv
 
 
-def drawn(conv):
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(problems())
+def test_drawn_depthwise(conv):
     claim = CpuConvolution().claim(group(conv.params(), conv.body), CPU.device)
     if isinstance(claim, Refusal):
         assert may_be_refused(conv), claim
         return
     check(conv, claim=claim)
-
-
-@pytest.mark.slow
-@settings(max_examples=6)
-@given(problems())
-def test_drawn_depthwise(conv):
-    drawn(conv)
-
-
-@pytest.mark.slow
-@settings(max_examples=25)
-@given(problems())
-def test_many_drawn_depthwise(conv):
-    drawn(conv)
