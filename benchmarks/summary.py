@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.cpu_half import table as cpu_half
+from benchmarks.cpu_threads.table import ratio as of_threads
 from benchmarks.gpu import table as gpu
 from benchmarks.gpu_models.table import rival_us
 from benchmarks.harness.engines import TOLERANCES
@@ -29,6 +30,7 @@ SHOWN = ("workload", "baseline", "speedup, geometric mean", "device")
 #: Rows of the README: what they are called there, by workloads, baseline, and part of the device.
 HIGHLIGHTS = {
     ("fp32 models, batch 1", "ONNX Runtime and OpenVINO", "AMD"): "whole models, float32",
+    ("fp32 models, 16 threads", "ONNX Runtime", "Xeon"): "whole models, float32, 16 threads",
     ("convolutions", "oneDNN", "AMD"): "layers of convolutional networks, float32",
     ("operators", "ONNX Runtime", "AMD"): "single operators",
     ("fp16 models, batch 1", "TorchInductor", "H200"): "whole models, float16",
@@ -142,6 +144,14 @@ def rows() -> Iterator[Row]:
              if not held_out.failure(row)}  # fmt: skip
     where = f"{record['rows'][0]['device']}, {record['about']['date']}"
     yield Row("fp16 models, held out", baseline, where, "held_out/README", found)
+    record = _read("cpu_threads/results/cpu_threads.json.xz")
+    where = f"Xeon ({record['about']['name']}), {record['about']['date']}"
+    by_threads: dict[int, dict[str, float]] = {}
+    for row in record["rows"]:
+        by_threads.setdefault(row["threads"], {})[row["name"]] = of_threads(row)
+    for threads, found in by_threads.items():
+        workloads = f"fp32 models, {threads} thread{'s' * (threads > 1)}"
+        yield Row(workloads, next(iter(CPU_BASELINES)), where, "cpu_threads/README", found)
     record = _read("cpu_half/results/cpu_half.json.xz")
     most = max(row["threads"] for row in record["rows"])
     found = {row["name"]: row["ms"]["bf16"] / row["ms"]["openvino"] for row in record["rows"]

@@ -48,11 +48,12 @@ def render(record: Mapping[str, Any]) -> str:
             map(_cells, rows),
         ),
     ]  # fmt: skip
-    lost = [
-        f"* {row['name']}, {row['threads']} threads, {side}: {reason}"
-        for row in rows
-        for side, reason in row["refused"].items()
-    ]
+    refused: dict[str, list[str]] = {}
+    for row in rows:
+        for side, reason in row["refused"].items():
+            known = refused.setdefault(f"{row['name']}, {side}: {reason}", [])
+            known.append(str(row["threads"]))
+    lost = [f"* {what} (threads: {', '.join(known)})" for what, known in refused.items()]
     lost += [f"* {line}" for line in about["failed"]]
     return "\n".join([*lines, *(["", "## Not timed", "", *lost] if lost else [])]) + "\n"
 

@@ -73,8 +73,12 @@ class Worker:
 
 
 def one_line(error: BaseException) -> str:
-    """Return type and first line of a message, cut to what fits a table."""
+    """Return type and first line of a message, cut to what fits a table.
+
+    Lines before it that name OpenVINO's sources are left out.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("Exception from ")] or lines
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."
 

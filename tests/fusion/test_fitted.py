@@ -183,3 +183,10 @@ def test_threads_of_a_cpu_share_what_they_can(monkeypatch):
     assert us[1] - launch == pytest.approx(4 * (us[9] - launch))
     for cores, fit in ((1, None), (2, found), (8, found), (9, None)):
         assert fitted.fit_of(replace(DEVICE, cores=cores)) is fit
+
+
+def test_equal_cores_have_one_measurement():
+    newer, older = (
+        replace(DEVICE, arch=arch, cores=16) for arch in ("emeraldrapids", "sapphirerapids")
+    )
+    assert fitted.fit_of(newer) is fitted.fit_of(older) is not None

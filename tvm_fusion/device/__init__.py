@@ -1,6 +1,7 @@
 """Devices and targets: what there is, and what to compile for. Importing this needs no TVM."""
 
 from .architecture import choose_arch
+from .cpu import measured_as
 from .model import Device, MatrixInstruction
 from .parse import device_of, parse
 from .probe import cuda_devices, host_cpu, rocm_devices
@@ -17,6 +18,7 @@ __all__ = [
     "cuda_devices",
     "device_of",
     "host_cpu",
+    "measured_as",
     "parse",
     "rocm_devices",
 ]

@@ -18,6 +18,13 @@ _TRIPLES = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 _BASELINES = {"x86-64": "x86_64", "aarch64": "aarch64"}
 # Levels are for any machine that has them: plans for one are the same wherever they are made.
 _LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
+# Later CPUs with the cores of earlier ones, whose measured times hold for both.
+_CORES = {"emeraldrapids": "sapphirerapids"}
+
+
+def measured_as(arch: str) -> str:
+    """Return the name of the architecture that times of its cores are kept under."""
+    return _CORES.get(arch, arch)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -115,5 +115,18 @@ class Graph:
             value.consumers.remove(operator)
         self.__dict__.pop("dependents", None)
 
+    def cut(self, operators: Sequence[Operator], instead: Mapping[Value, Value]) -> None:
+        """Drop operators; who read one of their results and stays reads another value instead."""
+        gone = set(operators)
+        self.operators = [op for op in self.operators if op not in gone]
+        for value in dict.fromkeys(v for op in operators for v in op.tensors):
+            value.consumers = [reader for reader in value.consumers if reader not in gone]
+        for old, new in instead.items():
+            for reader in old.consumers:
+                reader.operands = tuple(new if o is old else o for o in reader.operands)
+            new.consumers += old.consumers
+            new.leaves |= old.leaves
+        self.__dict__.pop("dependents", None)
+
 
 __all__ = ["Edge", "Graph", "Operator", "Value"]

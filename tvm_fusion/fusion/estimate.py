@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import tvm
 from tvm import relax
@@ -15,14 +17,18 @@ from ..core.contract.templates import templates
 from ..core.decisions import recording
 from ..core.progress import silent
 from ..ecg.graph import Graph
+from ..ecg.layers import layers_of
 from ..ecg.legalization.legalize import Legalize
 from ..ecg.read_dataflow import CONSTANTS
 from ..program.group import Group
 from ..program.images import images_of
 from .claims import claim_book
-from .planning.plan import plan
+from .planning.plan import Plan, plan
+from .planning.recompute import MAX_READERS
 from .refusals import RefusedByAll
 
+#: Layers of many equal ones: what all read has more readers in these than recompute it.
+PLANNED = MAX_READERS + 2
 MARGIN = 0.02  # of what differs between two plans: what saves less is not worth another graph
 
 
@@ -119,12 +125,31 @@ class Estimator:
             for func in mod.functions.values():
                 for block in func.body.blocks if isinstance(func, relax.Function) else ():
                     if isinstance(block, relax.DataflowBlock):
-                        graph = Graph(mod, func, block)
-                        with self._book.laying_out(images_of(graph)):
-                            planned = plan(graph, self._templates, self._book, gives_reasons=False)
-                        claims += planned.claims
-                        operators += len(planned.graph.operators)
+                        read = partial(Graph, mod, func, block)
+                        found, count = self._of_graph(read(), read)
+                        claims += found
+                        operators += count
         return claims, operators
+
+    def _of_graph(self, graph: Graph, read: Callable[[], Graph]) -> tuple[list[Claim], int]:
+        """Plan a graph; of many equal layers a few, where all of these get the same groups."""
+        layers = layers_of(graph, PLANNED) if len(graph.operators) > PLANNED else None
+        if layers is not None:
+            layer_of = layers.shorten(graph, PLANNED)
+            planned = self._plan(graph)
+            added = _added(planned, layer_of)
+            if added is not None:
+                claims, operators = added
+                further = layers.count - PLANNED
+                all_operators = len(planned.graph.operators) + operators * further
+                return [*planned.claims, *claims * further], all_operators
+            graph = read()
+        planned = self._plan(graph)
+        return [*planned.claims], len(planned.graph.operators)
+
+    def _plan(self, graph: Graph) -> Plan:
+        with self._book.laying_out(images_of(graph)):
+            return plan(graph, self._templates, self._book, gives_reasons=False)
 
     def refusal(self, claims: Sequence[Claim], name: str = "") -> str:
         """Tell why templates do not take what the fallback or several of them take.
@@ -171,3 +196,32 @@ class Estimator:
             groups,
             self._cost.roofline(claims) if self._cost.orders_by_fit(claims) else None,
         )
+
+
+def _added(planned: Plan, layer_of: Mapping[int, int]) -> tuple[list[Claim], int] | None:
+    """List the claims that each layer adds, with the number of operators.
+
+    None where layers are planned in different ways, but for the first and the last one, or where
+    several share a kernel, which is of another structure for more of them.
+    """
+    claims: list[list[Claim]] = [[] for _ in range(PLANNED)]
+    operators = [0] * PLANNED
+    for view in planned.views:
+        if view.index in layer_of:
+            operators[layer_of[view.index]] += 1
+    for claim in planned.claims:
+        found = {layer_of[op.index] for op in claim.group.members if op.index in layer_of}
+        if found:
+            layer = min(found)
+            if max(found) > layer + 1:
+                return None
+            claims[layer].append(claim)
+            operators[layer] += len(claim.group.members)
+    kinds = [Counter(map(_kind, of_layer)) for of_layer in claims[1:-1]]
+    if any(kind != kinds[0] for kind in kinds[1:]):
+        return None
+    return claims[1], operators[1]
+
+
+def _kind(claim: Claim) -> Hashable:
+    return claim.template.name, claim.group.key, claim.launches

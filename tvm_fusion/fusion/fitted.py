@@ -16,7 +16,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..device import Device
+from ..device import Device, measured_as
 from .features import NAMES, features_of, is_contraction
 
 if TYPE_CHECKING:
@@ -136,7 +136,8 @@ def fit_of(device: Device) -> Fit | None:
     Of an architecture those of any board will do: provenance names it. Those of several threads
     tell of twice or half as many.
     """
-    known = {key[2:]: fit for key, fit in fits().items() if key[:2] == (device.kind, device.arch)}
+    measured = device.kind, measured_as(device.arch)
+    known = {key[2:]: fit for key, fit in fits().items() if key[:2] == measured}
     for name in (device.name, ""):
         if (name, 1) in known:
             return known[name, 1]

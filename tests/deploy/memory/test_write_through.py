@@ -1,9 +1,11 @@
 """Kernels that write slices of states themselves, and slices that keep a kernel of their own."""
 
+import math
+
 import numpy as np
 import pytest
 from cache_models import copied
-from tvm import relax
+from tvm import relax, tirx
 
 import tvm_fusion
 
@@ -30,7 +32,7 @@ def module(axis, count=1, kind="", dtype="float32"):
                 number = emit(op.astype(emit(op.sum(emit(op.abs(x)))), "int64"))
                 number = emit(op.reshape(number, (1,)))
             first = emit(op.multiply(x, x))
-            second = emit(op.reshape(x, (int(np.prod(new)),)))
+            second = emit(op.reshape(x, (math.prod(new),)))
             second = emit(op.reshape(emit(op.exp(second)), new))
             if dtype != "float32":
                 first, second = (emit(op.astype(v, dtype)) for v in (first, second))
@@ -61,20 +63,33 @@ def draw(shape, seed, dtype="float32"):
 def test_the_kernel_that_computes_slices_writes_them(axis, count, dtype):
     artifact = tvm_fusion.compile(module(axis, count, dtype=dtype), in_place=NAMES)
     assert not any("write" in name for name in launched(artifact))
-    executable = tvm_fusion.load(artifact)
+    for seed, first in enumerate((0, PLACES - count, -count, 5)):
+        agrees(tvm_fusion.load(artifact), axis, first + np.arange(count), seed, dtype)
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_kernels_of_symbolic_extents_write_slices(axis):
+    given = module(axis, tirx.Var("tokens", "int64"))
+    dims = {"tokens": tvm_fusion.DimRange(1, PLACES)}
+    artifact = tvm_fusion.compile(given, in_place=NAMES, dims=dims)
+    assert not any("write" in name for name in launched(artifact))
+    for count in (1, 4, PLACES):
+        first = np.random.default_rng().integers(PLACES - count + 1)
+        agrees(tvm_fusion.load(artifact), axis, first + np.arange(count), count)
+
+
+def agrees(executable, axis, positions, seed, dtype="float32"):
     shape = tuple(executable.signatures["main"].inputs[2].shape)
     keys, values = (draw(shape, seed, dtype) for seed in range(2))
-    new = tuple(count if i == axis else n for i, n in enumerate(shape))
-    for seed, first in enumerate((0, PLACES - count, -count, 5)):
-        positions = first + np.arange(count)
-        x, want = draw(new, seed), (keys.copy(), values.copy())
-        place = (slice(None),) * axis + (positions,)
-        want[0][place], want[1][place] = x * x, np.exp(x)
-        result = executable(x=x, position=positions, keys=keys, values=values)
-        total = (want[0].astype("float64") * want[1]).sum(axis)
-        np.testing.assert_allclose(result["output_0"], total, rtol=1e-2, atol=1e-2)
-        for found, expected in zip((keys, values), want, strict=True):
-            np.testing.assert_allclose(found, expected, rtol=1e-3 if dtype == "float16" else 1e-5)
+    new = tuple(len(positions) if i == axis else n for i, n in enumerate(shape))
+    x, want = draw(new, seed), (keys.copy(), values.copy())
+    place = (slice(None),) * axis + (positions,)
+    want[0][place], want[1][place] = x * x, np.exp(x)
+    result = executable(x=x, position=positions, keys=keys, values=values)
+    total = (want[0].astype("float64") * want[1]).sum(axis)
+    np.testing.assert_allclose(result["output_0"], total, rtol=1e-2, atol=1e-2)
+    for found, expected in zip((keys, values), want, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-3 if dtype == "float16" else 1e-5)
 
 
 @pytest.mark.parametrize("kind", ["read", "late"])

@@ -19,8 +19,9 @@ from tvm_fusion.core import decisions
 from tvm_fusion.deploy.build import codegen
 from tvm_fusion.device import parse
 from tvm_fusion.frontend import import_model
+from tvm_fusion.fusion import estimate
 from tvm_fusion.fusion.claims import ClaimBook, remembering
-from tvm_fusion.fusion.estimate import Estimator
+from tvm_fusion.fusion.estimate import Estimator, RegionCost
 from tvm_fusion.fusion.planning import plan as planning
 from tvm_fusion.program import group
 from tvm_fusion.rewrite.search.search import Searcher
@@ -132,6 +133,64 @@ def test_plans_are_the_same_where_nothing_is_shared(make, target, monkeypatch):
     alone, decided_alone = stages(make(3), target)
     tvm.ir.assert_structural_equal(shared, alone)
     assert decided == decided_alone
+
+
+def priced(mod: tvm.IRModule, target: str) -> RegionCost:
+    with remembering(), parse(target).tvm_target() as chosen:
+        tidied = tvm_fusion.transform.Rewrite("none")(import_model(mod).mod)
+        return Estimator(chosen).module(tidied)
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """How many operators there are in each graph that is planned for its price."""
+    found: list[int] = []
+    plan_all = estimate.plan
+
+    def counted(graph, *args, **kwargs):
+        found.append(len(graph.operators))
+        return plan_all(graph, *args, **kwargs)
+
+    monkeypatch.setattr(estimate, "plan", counted)
+    return found
+
+
+@pytest.mark.slow_beyond(2)
+@pytest.mark.parametrize(
+    ("make", "target"),
+    [(BLOCKS, CPU), (STEP, HOPPER), (ENCODER, CPU)],
+    ids=["residual blocks", "step", "encoder"],
+)
+def test_many_layers_are_priced_by_a_plan_of_a_few(make, target, planned, monkeypatch):
+    """Every layer of a step gets the same kernels, however many read what all of them read."""
+    few, many = (priced(make(count), target) for count in (8, 10))
+    assert len(planned) == 2
+    assert planned[0] == planned[1]
+    monkeypatch.setattr(estimate, "layers_of", lambda graph, kept: None)
+    whole = priced(make(10), target)
+    assert planned[-1] > planned[0]
+    assert (many.kernels, many.flops, many.bytes) == (whole.kernels, whole.flops, whole.bytes)
+    assert many.operators == whole.operators
+    assert many.us == pytest.approx(whole.us, rel=1e-9)
+    numbers = [Counter(number for number, _ in cost.groups.values()) for cost in (many, whole)]
+    assert numbers[0] == numbers[1]
+    assert few.us < many.us
+
+
+def test_layers_that_share_kernels_are_planned_all(planned):
+    def chain(count):
+        builder = relax.BlockBuilder()
+        x = start = relax.Var("x", relax.TensorType((7, 9), "float32"))
+        with builder.function("main", [start]):
+            with builder.dataflow():
+                for _ in range(count):
+                    x = builder.emit(relax.op.exp(builder.emit(relax.op.sin(x))))
+                result = builder.emit_output(x)
+            builder.emit_func_output(result)
+        return builder.get()
+
+    assert priced(chain(20), CPU).kernels == 1
+    assert planned[-1] == 40
 
 
 def test_decisions_name_every_layer():

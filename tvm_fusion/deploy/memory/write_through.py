@@ -10,7 +10,7 @@ plain store, keep it.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 import tvm_ffi
@@ -18,7 +18,7 @@ from tvm import ir, relax, s_tir, tirx
 
 from ..._tvm.ir.buffer import declare
 from ...core.tir.expressions import load
-from ...core.tir.loops import constant, coordinates, find, when, whole, with_fields
+from ...core.tir.loops import constant, coordinates, find, substitute, when, whole, with_fields
 from .slice_patterns import mentioned
 from .slices import Slice, slices_of
 
@@ -225,9 +225,16 @@ def _kernel(func: tirx.PrimFunc, call: ir.Call, slices: Sequence[_Stored]) -> ti
     inputs, outputs = list(func.params)[:given], list(func.params)[given:]
     if len(outputs) != len(_outputs(call)):  # scalars behind them
         return None
+    types = [*(x.ty for x in call.args[1].fields), *_outputs(call)]
+    extents = {
+        outer: own
+        for ty, param in zip(types, func.params, strict=True)
+        for outer, own in zip(ty.shape.values, param.ty.shape, strict=True)
+        if isinstance(outer, ir.Var)
+    }
     body, extra = func.body, []
     for number, one in enumerate(slices):
-        at = one.slice
+        at = _renamed(one.slice, extents)
         state = declare(at.state.shape.values, str(at.state.dtype), f"state{number}")
         place = None
         if at.number is not None:
@@ -241,7 +248,20 @@ def _kernel(func: tirx.PrimFunc, call: ir.Call, slices: Sequence[_Stored]) -> ti
     own = {one.output for one in slices}
     left = [x for i, x in enumerate(outputs) if i not in own]
     params = [*inputs, *extra, *left]
+    known = {d for p in params for d in p.ty.shape if isinstance(d, ir.Var)}
+    if not set(extents.values()) <= known:  # the outputs alone told them
+        return None
     return tirx.PrimFunc(params, body, func.ret_type).with_attrs(func.attrs)
+
+
+def _renamed(one: Slice, extents: Mapping[ir.Var, ir.Expr]) -> Slice:
+    """Give a slice the symbolic extents of a kernel."""
+
+    def of(ty: relax.TensorType) -> relax.TensorType:
+        return relax.TensorType([substitute(d, extents) for d in ty.shape.values], ty.dtype)
+
+    number = None if one.number is None else of(one.number)
+    return replace(one, state=of(one.state), values=of(one.values), number=number)
 
 
 def _stores(
@@ -258,19 +278,17 @@ def _stores(
         return None
     if any(i.ty.dtype.lanes != 1 for s in stores for i in s.indices):
         return None
-    given = [constant(d) for d in at.values.shape.values]
+    given = list(at.values.shape.values)
     # Values that the state repeats are stored more than once.
-    if None in given or given != [constant(d) for d in at.extents][-len(given) :]:
+    if not _equal(given, at.extents[len(at.extents) - len(given) :]):
         return None
     missing = len(at.extents) - len(given)
 
     def store(node: tirx.BufferStore) -> tirx.Stmt:
         if not node.buffer.same_as(output):
             return node
-        flat: ir.Expr = tirx.IntImm("int64", 0)
-        for i, extent in zip(node.indices, output.ty.shape, strict=True):
-            flat = flat * extent + i
-        where = [tirx.IntImm("int64", 0)] * missing + coordinates(flat, given)
+        where = [tirx.IntImm("int64", 0)] * missing
+        where += _regrouped(list(node.indices), list(output.ty.shape), given)
         inside = None
         if number is not None:
             one = [0] * len(number.ty.shape)
@@ -298,3 +316,21 @@ def _stores(
 
     body = tvm_ffi.structural_map(body, (tirx.BufferStore, store), order="post")
     return tvm_ffi.structural_map(body, (s_tir.SBlock, renewed), order="post")
+
+
+def _regrouped(indices: list[ir.Expr], shape: list[ir.Expr], other: list[ir.Expr]) -> list[ir.Expr]:
+    """Return the place in another shape; axes of one element more or fewer move nothing."""
+    kept = [(i, d) for i, d in zip(indices, shape, strict=True) if constant(d) != 1]
+    if _equal([d for _, d in kept], [d for d in other if constant(d) != 1]):
+        left = iter([i for i, _ in kept])
+        return [tirx.IntImm("int64", 0) if constant(d) == 1 else next(left) for d in other]
+    flat: ir.Expr = tirx.IntImm("int64", 0)
+    for i, extent in zip(indices, shape, strict=True):
+        flat = flat * extent + i
+    return coordinates(flat, other)
+
+
+def _equal(extents: Sequence[ir.Expr], others: Sequence[ir.Expr]) -> bool:
+    return len(extents) == len(others) and all(
+        tvm_ffi.structural_equal(a, b) for a, b in zip(extents, others, strict=True)
+    )

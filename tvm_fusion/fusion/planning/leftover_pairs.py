@@ -16,7 +16,7 @@ from .merge import Merger
 from .partition import Block, Partition
 from .recompute import recompute
 
-_SIBLINGS = 8  # consumers of one tensor that are tried with each other: pairs grow quadratically
+_SIBLINGS = 8  # consumers of one tensor, in order, that are tried with each other
 
 
 class LeftoverPairs:
@@ -115,9 +115,8 @@ class LeftoverPairs:
                         key = (producer, reader, True)
                         found[key] = found.get(key, 0) + value.bytes
             if not value.is_parameter:
-                near = readers[:_SIBLINGS]
-                for i, first in enumerate(near):
-                    for second in near[i + 1 :]:
+                for i, first in enumerate(readers):
+                    for second in readers[i + 1 : i + _SIBLINGS]:
                         key = (first, second, False)
                         found[key] = found.get(key, 0) + value.bytes
         return sorted(found, key=lambda k: (not k[2], -found[k], k[0].first, k[1].first))

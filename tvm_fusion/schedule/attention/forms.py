@@ -23,7 +23,7 @@ from ..instructions.table import find_of_fragments
 from .cuda_cores.config import GpuConfig
 from .decode.config import WIDEST_TILE, FlashDecodeConfig, flash_decode_config
 from .flash.config import FlashMmaConfig
-from .flash.model import candidates, cycles, flash_mma_config
+from .flash.model import candidates, cycles, flash_mma_config, many_queries
 from .flash.problem import FlashProblem, flash_problem
 from .flash.prologue_cost import expensive_prologue
 from .flash.tma.config import FlashTmaConfig
@@ -40,6 +40,12 @@ class AttentionForm:
 
     config: Config  # its kernels
     problem: FlashProblem | None = None  # what kernels on tensor cores compute
+
+    def many(self, device: Device) -> tuple[int, FlashMmaConfig] | None:
+        """Choose a second kernel for many queries: see :func:`.flash.model.many_queries`."""
+        if self.problem is None or not isinstance(self.config, FlashMmaConfig):
+            return None
+        return many_queries(self.problem, device, self.config)
 
 
 Found = AttentionForm | Refusal

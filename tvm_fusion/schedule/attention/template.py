@@ -36,7 +36,7 @@ from .cuda_cores.kernel import attention_gpu
 from .decode.config import FlashDecodeConfig
 from .decode.reduce import flash_decode
 from .flash.config import FlashMmaConfig
-from .flash.kernel import flash_mma_kernel
+from .flash.kernel import dispatch_on_queries, flash_mma_kernel
 from .flash.model import cycles
 from .flash.problem import flash_problem
 from .flash.prologue_cost import computed_operations, element_loads
@@ -61,6 +61,7 @@ class AttentionDetails:
     """What a claim remembers until its kernels are made."""
 
     config: AnyConfig | CpuConfig  # which kernels, and their tiles
+    many: tuple[int, FlashMmaConfig] | None = None  # another kernel for so many queries or more
 
 
 class Attention(Template):
@@ -93,11 +94,12 @@ class Attention(Template):
             return refusal
         rows, queries = _rows(pattern)
         config: AnyConfig | CpuConfig | None
+        many = None
         if self._is_gpu:
             found = choose(pattern, device)
             if isinstance(found, Refusal):
                 return found
-            config = found.config
+            config, many = found.config, found.many(device)
         else:
             config = cpu_default(pattern, device)
         if config is None:
@@ -116,12 +118,13 @@ class Attention(Template):
             registers=0 if isinstance(config, CpuConfig) else config.registers,
             matrix_dtype=_matrix_dtype(config, pattern),
             work=_work(config, pattern, device),
-            details=AttentionDetails(config),
+            details=AttentionDetails(config, many),
         )
 
     def emit(self, claim: Claim, target: Target) -> Emission:
         """Write the kernels of the claimed configuration."""
-        config, program = claim.details_as(AttentionDetails).config, claim.group.program
+        details, program = claim.details_as(AttentionDetails), claim.group.program
+        config, many = details.config, details.many
         pattern = read_group(claim.group, self._floats)
         if isinstance(pattern, Refusal):
             raise RuntimeError(pattern.sentence)
@@ -131,7 +134,10 @@ class Attention(Template):
             problem = flash_problem(pattern)
             if problem is None:
                 raise RuntimeError("the group is not the one that was claimed")
-            func = flash_mma_kernel(program, problem, config)
+            if many is None:
+                func = flash_mma_kernel(program, problem, config)
+            else:
+                func = dispatch_on_queries(program, problem, config, *many)
         elif isinstance(config, QueryLanesConfig):
             func = query_lanes_cpu(program, pattern, config)
         elif isinstance(config, CpuConfig):
@@ -180,7 +186,7 @@ class Attention(Template):
             launches=1,
             shared_bytes=chosen.shared_bytes,
             registers=chosen.registers,
-            details=AttentionDetails(chosen),
+            details=replace(claim.details_as(AttentionDetails), config=chosen),
         )
 
     def _designs(self, claim: Claim, device: Device) -> Iterator[AnyConfig | CpuConfig]:

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from group_kernels import CUDA, arrays, cuda_kernel, run, tensor
+from group_kernels import CUDA, arrays, cuda_kernel, group, kernel, run, tensor
 from nvcc import machine_code, needs_nvcc
 from test_flash_mma import HALF, computed, packed, problem_of, visible
 from test_flash_mma import compare as compare_any
@@ -20,12 +20,14 @@ from tests.schedule.attention.attention_graphs import (
     tensors,
     to_rows,
 )
+from tvm_fusion.core.tir.loops import find
 from tvm_fusion.schedule.attention.flash import model as flash_mma_model
-from tvm_fusion.schedule.attention.flash.kernel import flash_mma_kernel
+from tvm_fusion.schedule.attention.flash.kernel import dispatch_on_queries, flash_mma_kernel
 from tvm_fusion.schedule.attention.flash.model import configs
 from tvm_fusion.schedule.attention.flash.tma.config import FlashTmaConfig
 from tvm_fusion.schedule.attention.flash.tma.operand import tma_operands
 from tvm_fusion.schedule.attention.space import KERNELS
+from tvm_fusion.schedule.attention.template import Attention
 
 
 def of_tma(problem, accept):
@@ -214,6 +216,64 @@ def test_symbolic_lengths(monkeypatch):
     monkeypatch.setattr("group_kernels.SIZE", 145)
     n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
     compare(tensors(1, 2, n, m, 64, dtype=HALF), *PLAIN, accept=lambda c: c.block_n == 64)
+
+
+def grouped(tokens, keys, width, heads, shared=1):
+    """Queries of several heads that share keys and values, masked by position."""
+    params = [tensor("q", 1, heads, tokens, width, dtype=HALF)]
+    params += [tensor(name, 1, shared, keys, width, dtype=HALF) for name in "kv"]
+    own = heads // shared
+
+    def body(emit, q, k, v):
+        rows = emit(op.reshape(q, (shared, own * tokens, width)))
+        scores = emit(op.matmul(rows, emit(op.permute_dims(emit(op.squeeze(k, 0)), [0, 2, 1]))))
+        weights = emit(op.nn.softmax(emit(op.multiply(scores, relax.const(0.125, HALF)))))
+        return emit(op.matmul(weights, emit(op.squeeze(v, 0))))
+
+    return params, body
+
+
+def test_many_queries_get_a_kernel_of_their_own():
+    """Chosen for few, tiles of 16 queries read all keys 32 times as often."""
+    n = tirx.Var("n", "int64")
+    params, body = grouped(n, 2048, 64, 32, 8)
+    claim, func = kernel(Attention(is_gpu=True), group(params, body, CUDA), CUDA)
+    least, many = claim.details.many
+    assert isinstance(many, FlashTmaConfig)
+    assert many.block_m >= 128 > claim.details.config.block_m
+    assert 4 * 64 <= least <= 4 * 512
+    assert claim.launches == 1
+    assert sum(x.thread_binding.thread_tag == "blockIdx.x" for x in bound_loops(func)) == 2
+    other = next(
+        c for c in claim.template.configs(claim, CUDA.device) if c["kernel"] == "flash mma"
+    )
+    tuned = claim.template.configure(claim, other, CUDA.device)
+    assert tuned.details.many == claim.details.many
+    alone = kernel(Attention(is_gpu=True), group(*grouped(512, 2048, 64, 32, 8), CUDA), CUDA)[0]
+    assert alone.details.many is None
+    assert type(alone.details.config) is type(many)
+
+
+def bound_loops(func):
+    return [x for x in find(func.body, tirx.For) if x.thread_binding is not None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [48, 49])
+def test_kernels_of_few_and_many_queries(tokens, monkeypatch):
+    """The host launches one of them; rows of three heads lie one behind the other."""
+    monkeypatch.setattr("group_kernels.SIZE", tokens)
+    params, body = grouped(tirx.Var("n", "int64"), 150, 64, 3)
+    members, problem = problem_of(params, body)
+    few = next(c for c in configs(problem, CUDA.device) if c.block_m == 16)
+    many = of_tma(problem, lambda c: c.block_n == 64)[0]
+    func = dispatch_on_queries(members.program, problem, few, 3 * 49, many)
+    inputs = arrays(params)
+    (found,) = run(func, members, inputs, CUDA, kernels=1)
+    q, k, v = (x.astype("float64") for x in inputs.values())
+    q, k, v = q.reshape(1, 3 * tokens, 64), k[0], v[0]
+    scores = np.exp(0.125 * q @ k.transpose(0, 2, 1))
+    assert_close(found, scores / scores.sum(-1, keepdims=True) @ v, 0.125 * q, k, v)
 
 
 def test_no_keys_that_tma_cannot_copy():

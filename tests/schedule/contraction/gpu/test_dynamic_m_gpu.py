@@ -23,7 +23,7 @@ from group_kernels import (
 from tvm import relax, tirx
 
 from tests.schedule.contraction.gemm_graphs import contraction_of
-from tvm_fusion.core.tir.loops import find
+from tvm_fusion.core.tir.loops import constant, find
 from tvm_fusion.device import parse
 from tvm_fusion.schedule.contraction.gpu.dynamic_m import dispatch_on_m
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
@@ -115,6 +115,18 @@ def test_one_of_several_is_launched(name, count):
     claim, func = made(CASES[name])
     assert kernels(func) == count
     assert claim.launches == 1
+
+
+@pytest.mark.parametrize("shape", [(n,), (3, n)], ids=["rows", "matrices"])
+def test_tiles_are_found_in_32_bits(shape):
+    """A division of 64 bits by what is not constant is 90 instructions more."""
+    given = [tensor("x", *shape, 256, dtype="float16")]
+    given.append(tensor("w", *shape[:-1], 256, 512, dtype="float16"))
+    func = kernel(TEMPLATE, group(given, lambda emit, x, w: op.matmul(x, w), CUDA), CUDA)[1]
+    kinds = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
+    found = [x for kind in kinds for x in find(func.body, kind) if not constant(x.b)]
+    assert found
+    assert {str(x.ty.dtype) for x in found} == {"int32"}
 
 
 @pytest.mark.slow

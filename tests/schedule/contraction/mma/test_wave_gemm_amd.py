@@ -32,10 +32,13 @@ from tvm_fusion.schedule.contraction.copies.implicit_gemm import ImplicitGemm
 from tvm_fusion.schedule.contraction.gpu.template import GpuContraction
 from tvm_fusion.schedule.contraction.mma.default import tile_gemm_config
 from tvm_fusion.schedule.contraction.mma.kernel import tile_gemm_gpu
+from tvm_fusion.schedule.contraction.mma.model import rates_of
 from tvm_fusion.schedule.contraction.mma.split_k_workspace import split_k_kernels
+from tvm_fusion.schedule.contraction.mma.wave_tiles import LATENCY
 from tvm_fusion.schedule.contraction.tile import shape
 from tvm_fusion.schedule.contraction.tile.config import TileGemmConfig
 from tvm_fusion.schedule.gpu.memory.vector_moves import AMD_MOVES
+from tvm_fusion.schedule.instructions.amd import HALF_FLOP_PER_CLOCK
 
 pytestmark = pytest.mark.slow_beyond(2)
 
@@ -104,6 +107,29 @@ def test_split_k_through_memory(arch, case):
     found = results(members, emission, inputs, ARCHS[arch])
     for result, wide in zip(found, sums, strict=True):
         close([result], [wide], 2e-3 if result.dtype == "float16" else 2e-5)
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(512, 4608, 56), (512, 4096, 4096)])
+def test_waves_of_32_lanes_share_k_in_one_kernel(m, k, n):
+    """Products that split-K took in two kernels, one with 200 spilled registers."""
+    _, contraction = contraction_of(*product(m, k, n, b_is_turned=True)[:2])
+    tile = tile_gemm_config(contraction, ARCHS["gfx1100"].device).tile
+    assert tile.split_k == 1
+    if n < m:  # as fast as four waves of 210
+        assert (tile.warps_k, tile.registers_at_most) == (8, 146)
+
+
+def test_latency_is_in_seconds_what_the_device_has():
+    """Units are those of an H100's products: a clock of fewer products is a part of one."""
+    for spec in ARCHS.values():
+        device = spec.device
+        _, contraction = contraction_of(*product(64, 64, 64, b_is_turned=True)[:2])
+        config = tile_gemm_config(contraction, device)
+        rates = rates_of(config.problem, device)
+        rate = device.peak_flops["float16"] / device.sm_count  # of a compute unit
+        found = rates.latency * 2 * rates.mma / rate
+        clock = HALF_FLOP_PER_CLOCK[device.arch] / rate
+        assert found == pytest.approx(LATENCY * clock, rel=0.01)
 
 
 @pytest.mark.parametrize("arch", ARCHS)

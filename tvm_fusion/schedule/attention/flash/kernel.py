@@ -26,7 +26,7 @@ acc / l_i -> shared memory, of each warp its rows; __syncwarp; epilogue -> globa
 
 from tvm import ir, tirx
 
-from ....core.tir.loops import index, kernel, loop, sequence, simplified, when
+from ....core.tir.loops import block, index, kernel, loop, one_of, sequence, simplified, when
 from ....program.program import Program
 from ...gpu.launch import block_by_address, min_blocks_per_sm, storage_sync
 from ...gpu.matrix.wgmma import WARPS, fence_proxy
@@ -63,6 +63,26 @@ def flash_mma_kernel(
         return min_blocks_per_sm(each_thread(axes, thread), config.min_blocks)
 
     return kernel(program, query_blocks(problem, config, write))
+
+
+def dispatch_on_queries(
+    program: Program,
+    problem: FlashProblem,
+    few: FlashMmaConfig,
+    least: int,
+    many: FlashMmaConfig,
+) -> tirx.PrimFunc:
+    """Make two kernels of which the host launches one, by the number of queries.
+
+    Parameters
+    ----------
+    least
+        From how many queries on it is the one for many.
+    """
+    func, other = (flash_mma_kernel(program, problem, config) for config in (few, many))
+    has_few = problem.query.extent < least
+    choices = [(has_few, func.body), (tirx.Not(has_few), other.body)]
+    return func.with_body(block("root", one_of(choices)))
 
 
 class _FlashBlock(FlashCopies, FlashMmaProducts, FlashMmaSoftmax, FlashMmaEpilogue):

@@ -16,9 +16,10 @@ from dataclasses import replace
 from tvm import DataType
 
 from ....core.tir.expressions import loads, variables
-from ....core.tir.loops import constant, product
+from ....core.tir.loops import constant, index, product
 from ....device import Device
 from ....ecg.work import at
+from ....program.stage import Axis
 from ...gpu.launch import STATIC_SHARED_BYTES
 from ...gpu.matrix.wgmma import WARPS as WARPS_OF_GROUP
 from ...gpu.memory.tma import PANEL
@@ -61,6 +62,7 @@ MASKED = 0.03
 IN_PARTS = 1.35
 PACKED_KEYS = 256  # of a packed sequence, whose length is not known at compile time
 RESERVED_SHARED_BYTES = 1024  # of each block, by the system
+MANY, MANY_STEP = 512, 64  # symbolic lengths for which a second kernel is chosen, and tried from
 
 
 def flash_mma_config(problem: FlashProblem, device: Device) -> FlashMmaConfig | None:
@@ -69,10 +71,63 @@ def flash_mma_config(problem: FlashProblem, device: Device) -> FlashMmaConfig | 
     return min(found, key=lambda c: cycles(c, problem, device), default=None)
 
 
-def candidates(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:
-    """Enumerate the configurations among which the default is chosen."""
+def candidates(
+    problem: FlashProblem, device: Device, sized: FlashProblem | None = None
+) -> Iterator[FlashMmaConfig]:
+    """Enumerate the configurations among which the default is chosen.
+
+    Parameters
+    ----------
+    sized
+        The problem with the lengths that it is thought to have, by default its own.
+    """
+    own = sized or problem
     found = (c for c in _all(problem, device) if WGMMA_BY_DEFAULT or not c.uses_wgmma)
-    return (c for c in found if not isinstance(c, FlashTmaConfig) or _is_measured(c, problem))
+    return (c for c in found if not isinstance(c, FlashTmaConfig) or _is_measured(c, own))
+
+
+def many_queries(
+    problem: FlashProblem, device: Device, few: FlashMmaConfig
+) -> tuple[int, FlashMmaConfig] | None:
+    """Choose a second kernel where the number of queries is symbolic.
+
+    Few queries fill a device in small tiles alone, which read keys and values more often: of 512
+    tokens, 32 heads of 64 and 2,048 keys, tiles of 16 queries took 25.6 us on an H200, tiles of 128
+    9.2, of a static length.
+
+    Parameters
+    ----------
+    few
+        The kernel for the assumed number.
+
+    Returns
+    -------
+    tuple of int and FlashMmaConfig, optional
+        From how many queries on it is estimated to be faster; ``None`` where it is the same.
+    """
+    if constant(problem.query.extent) is not None:
+        return None
+    most = _of_length(problem, MANY)
+    found = candidates(problem, device, most)
+    best = min(found, key=lambda c: cycles(c, most, device), default=few)
+    for length in range(MANY_STEP, MANY + 1, MANY_STEP):
+        sized = _of_length(problem, length)
+        if best != few and cycles(best, sized, device) < cycles(few, sized, device):
+            return at(problem.query.extent, default=length), best
+    return None
+
+
+def _of_length(problem: FlashProblem, length: int) -> FlashProblem:
+    """Give symbolic extents a length."""
+
+    def sized(axis: Axis) -> Axis:
+        return replace(axis, extent=index(at(axis.extent, default=length)))
+
+    pattern = problem.pattern
+    batch, key = tuple(map(sized, pattern.batch)), sized(pattern.key)
+    return replace(
+        problem, pattern=replace(pattern, batch=batch, key=key), query=sized(problem.query)
+    )
 
 
 def configs(problem: FlashProblem, device: Device) -> Iterator[FlashMmaConfig]:

@@ -13,7 +13,7 @@ from ..problem.sum_of_products import SumOfProducts
 from ..tile.config import TileGemmConfig
 from ..tile.problem import ROWS_OF_SYMBOLIC_M, GemmProblem, Sizes, gemm_sizes
 from ..tile.read_problem import gemm_problem
-from ..tile.shape import M16, REGISTER_FILE, TileConfig, TileOperands
+from ..tile.shape import M16, REGISTER_FILE, WAVE64, TileConfig, TileOperands
 from .model import Rates, estimated_clocks, fits, rates_of, reduction_clocks, residency
 from .unaligned_tiles import (
     SHIFTED,
@@ -59,6 +59,7 @@ GROUPS_M = (1, 8)
 OUTPUT = 4  # times as many results as elements of operands: rows of tiles one by one
 LEAST_THREADS, MOST_THREADS, MOST_ACCUMULATORS = 64, 512, 128
 MOST_WANTED = 250  # registers of a thread
+ALIKE = 1.02  # times the least estimate: what no model tells apart
 
 
 def tile_gemm_config(
@@ -149,11 +150,23 @@ def _best_shape(
     def clocks(shape: TileConfig) -> float:
         pieces = unaligned_clocks(shape, sizes, device, unaligned) if any(unaligned) else 0.0
         pieces += planar_clocks(shape, sizes, device, planar) if any(planar) else 0.0
+        pieces *= rates.own
         reduction = reduction_clocks(shape, sizes, device, rates)
         whole = estimated_clocks(shape, sizes, device, rates) - reduction + pieces
         return slowdown * whole + reduction
 
-    return min(found, key=clocks, default=None)
+    estimates = [(clocks(shape), shape) for shape in found]
+    least, best = min(estimates, key=lambda one: one[0], default=(0.0, None))
+    if best is None or not start.is_amd or start.mma.lanes == WAVE64:
+        return best
+    # Of 256 registers LLVM may want more than are estimated, and spill: as fast waves with fewer.
+    close = (shape for estimate, shape in estimates if estimate <= ALIKE * least)
+    alike = (shape for shape in close if _block(shape) == _block(best))
+    return min(alike, key=lambda shape: shape.registers_at_most)
+
+
+def _block(shape: TileConfig) -> tuple[int, ...]:
+    return shape.block_m, shape.block_n, shape.block_k, shape.split_k
 
 
 def candidates(

@@ -26,13 +26,14 @@ from ....core.tir.expressions import is_expensive
 from ....device import Device
 from ....program.stage import Axis
 from ...gpu.launch import STATIC_SHARED_BYTES
+from ...instructions.amd import HALF_FLOP_PER_CLOCK
 from ...instructions.nvidia import FLOAT8_TYPES
 from ..problem.result_traffic import read_bytes, written_bytes
 from ..problem.results import Result
 from ..tile.problem import GemmProblem, Sizes
 from ..tile.results.vectors import result_vectors
 from ..tile.shape import REGISTER_FILE, TileConfig
-from .wave_tiles import LATENCY, NEXT_LAUNCH, OF_L3, wave_clocks
+from .wave_tiles import L1_BYTES, L2_BYTES, LATENCY, NEXT_LAUNCH, OF_L3, wave_clocks
 
 RESERVED_SHARED = 1024  # of every block, by the device
 # Of the registers that a thread would take: ptxas makes do with them where blocks have to share.
@@ -54,8 +55,9 @@ class Rates:
     # bytes, half as many of float32.
     mma: float = 1025.0
     shared: float = 128.0  # bytes from and to shared memory in a clock
-    l2: float = 45.0  # bytes from L2 in a clock
-    partial: float = 45.0  # the same of partial sums between two kernels
+    l2: float = 45.0  # bytes from L2 in a clock, all multiprocessors busy
+    l1: float = 45.0  # the same of one alone
+    partial: float = 45.0  # bytes of partial sums between two kernels in a clock
     # Bytes from memory in a clock, all multiprocessors busy: of an H200; an H100 has 12.5.
     dram: float = 18.4
     latency: float = 1465.0  # clocks from the issue of a copy to its arrival
@@ -84,6 +86,7 @@ class Rates:
     next_launch: float = 1200.0
     # Bytes of a result from and to memory: those that are written count half as much again.
     result: float = 3.0
+    own: float = 1.0  # a clock of the device, in those of all figures here
 
 
 RATES = Rates()
@@ -99,17 +102,21 @@ def rates_of(problem: GemmProblem, device: Device) -> Rates:
 
     Of these nothing was measured: in units of the time of as many products as ``Rates.mma``,
     memory has what the data sheet says next to the peak of half types, and another kernel of the
-    product takes as long to launch as the planner assumes.
+    product takes as long to launch as the planner assumes. What takes clocks of its own, such as
+    the latency of memory, is shorter in these units where a clock has fewer products.
     """
     results, rates = problem.contraction.results, RATES
     peak, memory = device.peak_flops.get("float16"), device.memory_bandwidth
     if problem.is_amd and peak and memory:
-        own = device.peak_flops.get(problem.mma.kind, peak) / peak * problem.item_bytes / 2
+        kind = device.peak_flops.get(problem.mma.kind, peak) / peak * problem.item_bytes / 2
+        own = HALF_FLOP_PER_CLOCK[device.arch] / (2 * rates.mma)
         dram = memory / peak * 2 * rates.mma
         hertz = peak / (2 * rates.mma * (device.sm_count or 1))
         partial = dram * (OF_L3 if device.l3_bytes else 1)
-        rates = replace(rates, mma=rates.mma * own, dram=dram, partial=partial, latency=LATENCY)
-        rates = replace(rates, next_launch=NEXT_LAUNCH * hertz)
+        rates = replace(rates, mma=rates.mma * kind, dram=dram, partial=partial, own=own)
+        rates = replace(rates, next_launch=NEXT_LAUNCH * hertz, latency=LATENCY * own)
+        rates = replace(rates, shared=rates.shared / own, epilogue=rates.epilogue * own)
+        rates = replace(rates, l2=L2_BYTES[device.arch] / own, l1=L1_BYTES / own)
     return replace(
         rates,
         element=RATES.element + EXPENSIVE * any(is_expensive(r.value) for r in results),
@@ -170,10 +177,13 @@ def blocks_per_sm(shape: TileConfig, device: Device) -> int:
 
 def residency(shape: TileConfig, sizes: Sizes, device: Device) -> tuple[int, int]:
     """Count blocks that share the busiest multiprocessor, and how many rounds of them there are."""
-    sms = device.sm_count or 1
-    blocks = sizes.row_tiles(shape.block_m) * -(-sizes.n // shape.block_n) * shape.split_k
+    sms, blocks = device.sm_count or 1, _blocks(shape, sizes)
     resident = min(blocks_per_sm(shape, device), -(-blocks // sms))
     return resident, -(-blocks // (sms * resident))
+
+
+def _blocks(shape: TileConfig, sizes: Sizes) -> int:
+    return sizes.row_tiles(shape.block_m) * -(-sizes.n // shape.block_n) * shape.split_k
 
 
 def estimated_clocks(
@@ -198,7 +208,7 @@ def reduction_clocks(
     read = 4 * shape.split_k * shape.warps_k * elements / rates.partial
     of_thread = rates.thread * shape.block_m * shape.block_n / shape.threads
     block = rates.latency + read + rates.epilogue
-    block += max(RATES.cluster_element * elements, of_thread)
+    block += rates.own * max(RATES.cluster_element * elements, of_thread)
     return rates.next_launch + waves * block
 
 
@@ -221,14 +231,17 @@ def block_clocks(
     elif shape.operands.a_dtype in FLOAT8_TYPES and device.tma:
         mma *= rates.of_float8
     read = warps * (shape.warp_m + shape.warp_n) * shape.block_k * shape.operands.item_bytes
-    busy = resident * max(mma, (read + stage) / rates.shared, stage / rates.l2)
+    ahead = shape.stages - 1 if shape.operands.is_async else 1  # registers hold one tile
     step = rates.step
     if shape.operands.products > 1:
         step = rates.split + mma / steps / (shape.warps_m * shape.warps_n) * 4
-    ahead = shape.stages - 1 if shape.operands.is_async else 1  # registers hold one tile
-    alone = max(step * steps / shape.warps_k, rates.latency / ahead)
+    alone = step * steps / shape.warps_k
     if shape.operands.is_amd:
-        alone = max(wave_clocks(shape, mma), rates.latency / ahead)
+        mma, alone = wave_clocks(shape, mma, rates.own)
+    alone = max(alone, rates.latency / ahead)
+    sms = device.sm_count or 1
+    l2 = min(rates.l1, rates.l2 * sms / min(sms, _blocks(shape, sizes)))
+    busy = resident * max(mma, (read + stage) / rates.shared, stage / l2)
     epilogue = rates.epilogue
     if shape.has_workspace:
         written = 4 * shape.warps_k * shape.block_m * shape.block_n
@@ -239,7 +252,7 @@ def block_clocks(
         epilogue += rates.cluster * math.log2(shape.split_k)
         epilogue += rates.cluster_element * resident * elements
     elif not shape.operands.is_async:  # not fitted again
-        epilogue += RATES.cluster_element * resident * elements
+        epilogue += rates.own * RATES.cluster_element * resident * elements
     else:
         others = shape.warps_k - 1
         of_thread = (rates.thread + rates.thread_slice * others) * elements / shape.threads

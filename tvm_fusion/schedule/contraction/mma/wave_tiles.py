@@ -9,7 +9,7 @@ become smaller: their sums are added up in LDS, without the second kernel of spl
 No device was there: clocks are the instruction set guides', of issue slots and of products.
 """
 
-from ..tile.shape import M16, TileConfig
+from ..tile.shape import M16, WAVE64, TileConfig
 
 Tile = tuple[int, int, int, int, int]
 
@@ -56,6 +56,9 @@ LATENCY = 1000.0  # clocks from a load to its arrival
 # Seconds of another kernel of the same product: twice what the planner assumes of a launch, so that
 # estimates alone do not prefer two kernels to one that is about as fast.
 NEXT_LAUNCH = 4e-6
+# Bytes that a compute unit reads in a clock: from L1 at most, and from L2 where all read: channels
+# of 128 bytes (CDNA2: 32 of 110 units, CDNA3: 16 of 38), of 64 (RDNA3: 24 of 96 units).
+L1_BYTES, L2_BYTES = 64.0, {"gfx90a": 37.0, "gfx942": 54.0, "gfx1100": 16.0}
 OF_L3 = 3.0  # how much faster the Infinity Cache is than memory (CDNA3 white paper)
 _SIMDS = {64: 4, 32: 2}  # of a compute unit, by the lanes of a wave
 _ISSUE = {64: 4, 32: 1}  # clocks of an instruction
@@ -67,13 +70,20 @@ def wave_tiles(lanes: int) -> tuple[Tile, ...]:
     return _WAVES_OF_64 if lanes == 64 else _WAVES_OF_32
 
 
-def wave_clocks(shape: TileConfig, mma: float) -> float:
-    """Estimate the clocks that a block alone takes for a stage.
+def wave_clocks(shape: TileConfig, mma: float, own: float) -> tuple[float, float]:
+    """Estimate the clocks of a stage.
 
     Parameters
     ----------
     mma
         Clocks of its products if all SIMDs of a compute unit shared them.
+    own
+        A clock of the device, in those.
+
+    Returns
+    -------
+    tuple of two float
+        What a block takes of a compute unit that others fill, and what it takes alone.
     """
     operands, lanes = shape.operands, shape.operands.mma.lanes
     simds, waves = _SIMDS[lanes], shape.threads // lanes
@@ -81,5 +91,7 @@ def wave_clocks(shape: TileConfig, mma: float) -> float:
     steps = shape.block_k // operands.k_step // shape.warps_k
     each = operands.k_step * operands.mma.k_per_lane // operands.mma.k // operands.chunk
     reads = (shape.warp_m + shape.warp_n) // M16 * steps * each
-    issued = reads + 2 * -(-chunks // shape.threads) + _STEP
-    return mma * simds / min(simds, waves) + _ISSUE[lanes] * issued * -(-waves // simds)
+    issued = own * _ISSUE[lanes] * (reads + 2 * -(-chunks // shape.threads) + _STEP)
+    # RDNA has one pipe for products and for vector instructions.
+    busy = mma if lanes == WAVE64 else mma + issued * waves / simds
+    return busy, mma * simds / min(simds, waves) + issued * -(-waves // simds)

@@ -68,8 +68,9 @@ class TileGrid:
         tiles_m, tiles_n = self.tiles_m if tiles_m is None else tiles_m, self.tiles_n
         rank = tirx.floormod(block, index(self.tile.split_k))
         block = tirx.floordiv(block, index(self.tile.split_k))
-        per_matrix = product([tiles_m, tiles_n])
-        matrix, tile = tirx.floordiv(block, per_matrix), tirx.floormod(block, per_matrix)
+        matrix, tile = index(0), block
+        if constant(product([a.extent for a in self.problem.batch])) != 1:
+            matrix, tile = _divided(block, product([tiles_m, tiles_n]))
         batch = coordinates(matrix, [a.extent for a in self.problem.batch])
         static = constant(tiles_m)
         if static is not None and static <= self.tile.group_m:
@@ -82,9 +83,8 @@ class TileGrid:
             size = index(self.tile.group_m)
             if static is None or static % self.tile.group_m:
                 size = tirx.min(tiles_m - first, size)
-        return TilePlace(
-            tuple(batch), first + tirx.floormod(inside, size), tirx.floordiv(inside, size), rank
-        )
+        column, row = _divided(inside, size)
+        return TilePlace(tuple(batch), first + row, column, rank)
 
     def found(self, block: ir.Expr, table: Table) -> tuple[TilePlace, list[tirx.Stmt]]:
         """Return the tile of a block, and the statements that find it where rows are ragged."""
@@ -145,6 +145,18 @@ class TileGrid:
     def bounds(self, place: TilePlace, row: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
         """List when a row and a column of a tile exist."""
         return self.row_bounds(place.m_tile, row) + self.column_bounds(place.n_tile, column)
+
+
+def _divided(number: ir.Expr, count: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+    """Divide a number of tiles, with the remainder.
+
+    By a symbolic count in 32 bits, which hold any number of a grid: in 64 it is 90 instructions
+    more, and a branch, of a thread that others wait for.
+    """
+    if constant(count) is not None:
+        return tirx.floordiv(number, count), tirx.floormod(number, count)
+    short = [tirx.Cast("int32", x) for x in (number, count)]
+    return tirx.Cast("int64", tirx.truncdiv(*short)), tirx.Cast("int64", tirx.truncmod(*short))
 
 
 def axis_values(axes: Sequence[Axis], flat: ir.Expr) -> dict[ir.Var, ir.Expr]:

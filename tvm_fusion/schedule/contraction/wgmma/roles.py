@@ -26,7 +26,17 @@ from collections.abc import Callable
 from tvm import ir, tirx
 
 from ....core.tir.expressions import load
-from ....core.tir.loops import block, coordinates, index, local, loop, sequence, unrolled, when
+from ....core.tir.loops import (
+    block,
+    constant,
+    coordinates,
+    index,
+    local,
+    loop,
+    sequence,
+    unrolled,
+    when,
+)
 from ...gpu.launch import VECTOR_BYTES, dependents_launch
 from ...gpu.matrix import wgmma
 from ...gpu.matrix.warp_specialized import persistent_tiles
@@ -257,6 +267,9 @@ class Roles:
             return body(index(0), config.grid.tile_of(self._number))
         rows = config.problem.ragged
         tiles = config.grid.tiles if rows is None else rows.tiles * config.grid.tiles_n
+        # Fewer blocks than are resident have one tile each: a symbolic number need not divide.
+        is_static = constant(config.grid.tiles) is not None
+        blocks = config.blocks if is_static else index(config.resident)
         held = [tirx.Cast("int64", load(self._tile, [index(i)])) for i in range(3)]
 
         def one(step: ir.Expr, number: ir.Expr) -> tirx.Stmt:
@@ -276,7 +289,7 @@ class Roles:
             batch = tuple(coordinates(held[0], extents))
             return sequence([*stores, body(step, TilePlace(batch, held[1], held[2], index(0)))])
 
-        return persistent_tiles(tiles, config.blocks, self._number, one, share)
+        return persistent_tiles(tiles, blocks, self._number, one, share)
 
 
 # The producer of a Hopper GEMM: fills the stages of shared memory with tiles of A and B.
