@@ -119,6 +119,26 @@ def test_no_number_that_does_not_fit_is_used(tmp_path):
     assert run(k=[0], s=[8, 0])["h"].shape == (3, 0)
 
 
+def test_products_of_extents_do_not_wrap(alone, tmp_path):
+    """Each extent fits 64 bits; their product is 0 or 1 there, and no memory is too small."""
+    text = """<ir_version: 9, opset_import: ["": 20]>
+    g (int64[2] i, int64 n) => (float[p, q] y, int64[r] z) {
+      y = ConstantOfShape (i) one = Constant <value = int64 {1}> ()
+      two = Constant <value = int64 {2}> () z = Range (one, n, two) }"""
+    folder = tvm_fusion.compile(onnx.parser.parse_model(text), "cpu").export(tmp_path / "a")
+
+    def run(i, n):
+        return alone.run(folder, {"i": np.array(i), "n": np.array(n)})
+
+    for i, n in (
+        *((i, 4) for i in ((2**40, 2**40), (-(2**40), -(2**40)), (2**63 - 1, 2**63 - 1), (-3, -5))),
+        ((1, 1), -(2**63)),
+    ):
+        with pytest.raises(UserError, match="do not fit the extents computed from these inputs"):
+            run(i, n)
+    assert [r.shape for r in run((0, 7), 8).values()] == [(0, 7), (4,)]
+
+
 @pytest.mark.slow
 def test_writes_out_of_range_are_left_out_and_reads_take_the_nearest(alone, tmp_path):
     rng = np.random.default_rng()

@@ -1,10 +1,26 @@
-"""More expressions: gates, branches of convolutions, attention without softmax, losses."""
+"""More expressions: gates, branches of convolutions, attention without softmax, laws."""
 
 from typing import Any
 
+import numpy as np
+from tvm import relax
 from tvm.relax import op
 
-from .expression import HEADS, IMAGE, WIDTH, M, add, conv, dense, gelu, mean, norm, softmax, total
+from .expression import (
+    HEADS,
+    IMAGE,
+    WIDTH,
+    M,
+    add,
+    attention,
+    conv,
+    dense,
+    gelu,
+    mean,
+    norm,
+    softmax,
+    total,
+)
 
 
 def _halves(x: Any, axis: int, extent: int) -> tuple[Any, Any]:
@@ -160,4 +176,67 @@ add(
     ghost=lambda n, x: (lambda y: op.concat([y, _depthwise(n, y, 3)], 1))(
         op.nn.relu(conv(n, x, 1))
     ),
+)
+
+# Laws that papers list, with what they were found in around them.
+add(
+    1,
+    M,
+    M,
+    M,
+    reciprocals=lambda n, a, b, c: n.number(1.0) / a * (n.number(1.0) / (a * b)) + c,
+    roots_multiplied=lambda n, a, b, c: (a * op.sqrt(op.abs(b))) * (op.sqrt(op.abs(b)) * c),
+    absolutes=lambda n, a, b, c: op.abs(a) * b * op.abs(c),
+    sums_multiplied=lambda n, a, b, c: (a * total(b)) * (total(b) * c),
+    squared_sum_less=lambda n, a, b, c: op.square(a + b) - (a + b) * c,
+)
+add(
+    1,
+    M,
+    product_of_exponentials=lambda n, x: op.prod(op.exp(x), [-1], keepdims=True),
+    norm_of_shifted=lambda n, x: norm(n, x + n.number(3.0)),
+    softmax_of_shifted=lambda n, x: softmax(x * n.number(0.5) - mean(x)),
+    softmax_of_columns=lambda n, x: (lambda e: e / total(e, 0))(
+        op.exp(x - op.max(x, [0], keepdims=True))
+    ),
+    softmax_of_masked=lambda n, x: softmax(
+        op.where(relax.const(np.tri(*M, dtype=bool)), x, n.number(-1e4))
+    ),
+    split_and_joined=lambda n, x: op.nn.relu(op.concat(list(_halves(x, 1, WIDTH)), 1)),
+    halves_of_dense_added=lambda n, x: (lambda a, b: a + b)(*_halves(dense(n, x, 512), 1, 512)),
+    three_by_einsum=lambda n, x: op.einsum(
+        [x, n.weight(WIDTH), n.weight(WIDTH, WIDTH)], "mk,k,kn->mn"
+    ),
+    mean_of_dense=lambda n, x: op.mean(dense(n, x), [0], keepdims=True),
+)
+add(
+    1,
+    M,
+    M,
+    log_of_products=lambda n, x, y: op.log(op.exp(x) * op.exp(y)),
+    logits_loss=lambda n, x, y: mean(
+        op.nn.relu(x) - x * y + op.log(n.number(1.0) + op.exp(-op.abs(x)))
+    ),
+    softmax_of_concat=lambda n, x, y: softmax(op.concat([x, y], 1)),
+    sums_of_concat=lambda n, x, y: total(op.concat([x, y], 1)),
+    slice_of_concat=lambda n, x, y: op.strided_slice(
+        op.concat([op.exp(x), op.tanh(y)], 1), [1], [WIDTH], [2 * WIDTH]
+    ),
+    one_weight_twice=lambda n, x, y: (lambda w: op.matmul(x, w) + op.matmul(y, w))(
+        n.weight(WIDTH, WIDTH)
+    ),
+    bilinear=lambda n, x, y: total(dense(n, x) * y),
+)
+add(
+    2,
+    M,
+    M,
+    projected_scores=lambda n, x, y: op.matmul(dense(n, x, 64), op.permute_dims(dense(n, y, 64))),
+)
+add(
+    1,
+    HEADS,
+    (1, 1, 128, 64),
+    (1, 1, 128, 64),
+    attention_of_one_key=lambda n, q, k, v: attention(q, k, v, scale=n.number(0.125)),
 )

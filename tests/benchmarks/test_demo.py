@@ -11,11 +11,11 @@ LAYERS = 30
 
 def many_products():
     """Products that the mapping table does not fuse, so that there is much to be said."""
-    weights = {f"w{n}": np.eye(8, dtype="float32")[::-1].copy() for n in range(LAYERS)}
+    weights = {f"w{n}": np.eye(64, dtype="float32")[::-1].copy() for n in range(LAYERS)}
     return tiny_models.onnx_model(
         [("MatMul", [f"x{n}", f"w{n}"], [f"x{n + 1}"]) for n in range(LAYERS)],
-        [("x0", T.FLOAT, [4, 8])],
-        [(f"x{LAYERS}", T.FLOAT, [4, 8])],
+        [("x0", T.FLOAT, [64, 64])],
+        [(f"x{LAYERS}", T.FLOAT, [64, 64])],
         weights,
     )
 

@@ -14,6 +14,7 @@ from ..cuda_graph.capture import CAPTURED, CaptureLaunches
 from ..cuda_graph.dependent_launch import LaunchEarly
 from ..cuda_graph.static_inputs import with_static_inputs
 from ..cuda_graph.weights_tuple import PassWeightsAsTuple
+from ..memory.computed_extents import CheckComputedExtents
 from ..memory.concat_parts import StoreConcatParts
 from ..memory.destinations import PassDestinations
 from ..memory.share_storage import ShareStorage
@@ -58,6 +59,7 @@ class LowerToVM:
             PassDestinations(),
             lower.StaticPlanBlockMemory(),
             ShareStorage(),
+            CheckComputedExtents(),
         )(mod)
         mod = Sequential([TakeWholeExtents(), PassWeightsAsTuple()])(mod)
         mod = on_rewritable(with_static_inputs(lower.RewriteCUDAGraph()), only=CAPTURED)(mod)

@@ -6,6 +6,7 @@
 ``concat_parts``                parts of concatenations, stored where they are joined
 ``write_back``                  whole states, copied over inputs at the end
 ``limits``                      numbers that lookups and slices have
+``computed_extents``            extents whose product must not wrap
 ``share_storage``               buffers whose lifetimes do not meet
 ``weights``                     constants as parameters of the module
 """
