@@ -1,13 +1,17 @@
 """Extents that depend on values: read when the model runs, for each call anew."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import tvm_fusion  # noqa: E402
+from benchmarks.runtime_alone import RuntimeAlone  # noqa: E402
 from tests.frontend.torch_functions import Function  # noqa: E402
 from tvm_fusion import UserError  # noqa: E402
+from tvm_fusion.core.decisions import recording  # noqa: E402
 
 pad = torch.nn.functional.pad
 
@@ -103,3 +107,25 @@ def test_a_number_that_may_be_negative_is_no_extent():
     program = torch.export.export(module, (torch.tensor([3]),))
     with pytest.raises(UserError, match=r"may be negative.*; say that it is not, before: torch._"):
         tvm_fusion.compile(program, "cpu")
+
+
+def test_an_asserted_range_is_checked(tmp_path):
+    """What torch concluded from it, such as how many rows a slice has, holds then."""
+    program = torch.export.export(
+        Function(sliced), (torch.randn(5, 4), torch.tensor([3, 1, 1, 0, 4]))
+    )
+    with recording() as decisions:
+        folder = tvm_fusion.compile(program, "cpu").export(tmp_path / "a")
+    assert not [d for d in decisions if d.code == "assertion"]
+    x, i = program.graph_signature.user_inputs
+    with contextlib.closing(RuntimeAlone()) as alone:
+
+        def rows(count):
+            numbers = np.array([count, 1, 1, 0, 4])
+            results = alone.run(folder, {x: np.ones((5, 4), "float32"), i: numbers}, guarded=True)
+            return [len(result) for result in results.values()]
+
+        assert [rows(count) for count in (0, 4)] == [[0, 5, 4], [4, 1, 4]]
+        for count in (-1, 5, 2**40, -(2**63), 2**63 - 1):
+            with pytest.raises(UserError, match="do not fit the extents computed from these inp"):
+                rows(count)

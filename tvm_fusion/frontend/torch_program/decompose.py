@@ -1,5 +1,6 @@
 """Decompose an exported program into operators that have a converter."""
 
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -214,15 +215,29 @@ def without_assertions(program: torch.export.ExportedProgram) -> torch.export.Ex
         if isinstance(module, fx.GraphModule):
             dropped = [node for node in module.graph.nodes if _is_about_a_value(node)]
             for node in dropped:
-                told = f" ({node.args[1]})" if len(node.args) > 1 else ""
-                sentence = f"An assertion about a value{told} is not checked when the program runs."
-                record(Decision(node.name, "", "refused", "assertion", sentence))
+                if not _is_a_bound(node):
+                    told = f" ({node.args[1]})" if len(node.args) > 1 else ""
+                    told = f"An assertion about a value{told} is not checked"
+                    sentence = f"{told} when the program runs."
+                    record(Decision(node.name, "", "refused", "assertion", sentence))
                 module.graph.erase_node(node)
             if dropped:
                 named = set(_symbols_of_extents(module.graph))
                 module.graph.eliminate_dead_code(partial(_stays, named))
                 module.recompile()
     return program
+
+
+def _is_a_bound(node: fx.Node) -> bool:
+    """Whether a node asserts the range of a number that is not negative: an extent's is checked."""
+    test = node.args[0]
+    if not isinstance(test, fx.Node) or test.target not in (operator.ge, operator.le):
+        return False
+    value = test.args[0].meta.get("val") if isinstance(test.args[0], fx.Node) else None
+    if not isinstance(value, torch.SymInt) or not isinstance(test.args[1], int):
+        return False
+    expr = value.node.expr
+    return bool(expr.is_Symbol and value.node.shape_env.bound_sympy(expr).lower >= 0)
 
 
 def _is_about_a_value(node: fx.Node) -> bool:

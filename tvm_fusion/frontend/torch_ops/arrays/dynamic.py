@@ -20,17 +20,29 @@ from ..registry import register
 
 op = relax.op
 _INDEX = "int64"
+_UNBOUNDED = 1 << 62  # what torch has for no bound is not less
 
 
-def bound_extent(call: Call, value: Any, symbol: Any) -> tirx.Var:
-    """Bind torch's symbol to the value of a tensor of one element when the model runs."""
+def bound_extent(call: Call, value: Any, symbol: Any, fits: Any = None) -> tirx.Var:
+    """Bind torch's symbol to the value of a tensor of one element when the model runs.
+
+    Parameters
+    ----------
+    fits
+        A truth value: the call fails where it does not hold.
+    """
     name = str(symbol.node.expr) if isinstance(symbol, torch.SymInt) else None
     if name is None or not isinstance(symbol.node.expr, sympy.Symbol):
         raise Unsupported("with an extent that is computed otherwise", "use torch.where or a mask")
     variable = tirx.Var(name, _INDEX)
-    total = call.emit(op.reshape(call.cast(value, _INDEX), [1]))
-    shape = call.emit(op.tensor_to_shape(total))
-    call.importer.block_builder.match_cast(shape, relax.ShapeType([variable]))
+    pattern: list[Any] = [variable]
+    read = call.emit(op.reshape(call.cast(value, _INDEX), [1]))
+    if fits is not None:
+        pattern.append(tirx.IntImm(_INDEX, 1))
+        truth = call.emit(op.reshape(call.emit(op.astype(fits, _INDEX)), [1]))
+        read = call.emit(op.concat([read, truth], 0))
+    shape = call.emit(op.tensor_to_shape(read))
+    call.importer.block_builder.match_cast(shape, relax.ShapeType(pattern))
     call.importer.define(name, variable)
     return variable
 
@@ -234,10 +246,18 @@ def repeat_interleave(call: Call) -> Any:
 
 @register("item", "_local_scalar_dense")
 def item(call: Call) -> Any:
-    """Read a value: an integer that is not negative may be an extent; others stay tensors."""
+    """Read a value: an integer that is not negative may be an extent; others stay tensors.
+
+    The range that was asserted is checked when the model runs: torch has drawn conclusions from it.
+    """
     value, number = call.tensor("self"), call.out
     if isinstance(number, torch.SymInt) and isinstance(number.node.expr, sympy.Symbol):
         ranges = number.node.shape_env.var_to_range.get(number.node.expr)
         if ranges is not None and ranges.lower >= 0:
-            return bound_extent(call, value, number)
+            value = call.cast(value, _INDEX)
+            fits = call.emit(op.greater_equal(value, relax.const(int(ranges.lower), _INDEX)))
+            if ranges.upper < _UNBOUNDED:
+                most = call.emit(op.less_equal(value, relax.const(int(ranges.upper), _INDEX)))
+                fits = call.emit(op.logical_and(fits, most))
+            return bound_extent(call, value, number, fits)
     return call.emit(op.reshape(value, []))

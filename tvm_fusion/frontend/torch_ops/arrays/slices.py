@@ -94,6 +94,8 @@ def slice_(call: Call) -> Any:
     if step == 1 and is_inside and not _depends_on_values(call.out.shape[axis]):
         # As many as torch counts: TVM's own count of x[:1] is min(1, n), which no sum simplifies.
         count = call.extent(call.out.shape[axis])
+        if _depends_on_values(start):  # and may be past what was asserted
+            begin = tirx.min(begin, whole - count)
         return op.strided_slice(x, [axis], [begin], [begin + count], assume_inbound=True)
     if end is None or (isinstance(end, int) and end >= 2**62):
         end = whole
