@@ -170,12 +170,12 @@ def planned(mod):
 @pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("rows", [1, 7, 37])
 def test_constants_are_packed_at_compile_time(rows):
-    weights = [weight(50, 77), weight(77, 50, seed=1)]
+    weights = [weight(450, 177), weight(177, 450, seed=1)]
     mod = chain(rows, *weights)
     kernels = [f for f in planned(mod).functions.values() if isinstance(f, tirx.PrimFunc)]
     assert len(kernels) == 2  # and none that packs
     assert sorted(len(c.value.shape) for c in constants_of(planned(mod))) == [3, 3]
-    x = weight(rows, 50, seed=2)
+    x = weight(rows, 450, seed=2)
     built = tvm.compile(
         mod, CPU.tvm_target(), relax_pipeline="tvm_fusion", tir_pipeline="tvm_fusion"
     )
