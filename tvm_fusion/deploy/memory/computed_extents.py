@@ -48,7 +48,9 @@ class _Checks(relax.PyExprMutator):
             for v in getattr(getattr(param.ty, "shape", None), "values", None) or ()
         }
         shapes = [p.ty.values or () for p in func.params if isinstance(p.ty, relax.ShapeType)]
-        self._given.update(v for values in shapes for v in values if v.name in steps)
+        self._given.update(
+            v for values in shapes for v in values if isinstance(v, tirx.Var) and v.name in steps
+        )
         self._seen: set[Any] = set()
         self.has_any = False
 
