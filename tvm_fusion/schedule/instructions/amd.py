@@ -21,6 +21,9 @@ _REGISTER_BITS = 32
 FAMILIES = ("mfma", "wmma")
 # Of a compute unit, in products of half types.
 HALF_FLOP_PER_CLOCK = {"gfx90a": 1024, "gfx942": 2048, "gfx1100": 512}
+# That a compute unit reads from L2 in a clock where all do: channels of 128 bytes (CDNA2: 32 of 110
+# units, CDNA3: 16 of 38), of 64 (RDNA3: 24 of 96 units).
+L2_BYTES_PER_CLOCK = {"gfx90a": 37.0, "gfx942": 54.0, "gfx1100": 16.0}
 
 
 def multiply(row: Instruction, a: ir.Expr, b: ir.Expr, c: ir.Expr) -> ir.Expr:

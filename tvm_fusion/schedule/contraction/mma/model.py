@@ -26,14 +26,14 @@ from ....core.tir.expressions import is_expensive
 from ....device import Device
 from ....program.stage import Axis
 from ...gpu.launch import STATIC_SHARED_BYTES
-from ...instructions.amd import HALF_FLOP_PER_CLOCK
+from ...instructions.amd import HALF_FLOP_PER_CLOCK, L2_BYTES_PER_CLOCK
 from ...instructions.nvidia import FLOAT8_TYPES
 from ..problem.result_traffic import read_bytes, written_bytes
 from ..problem.results import Result
 from ..tile.problem import GemmProblem, Sizes
 from ..tile.results.vectors import result_vectors
 from ..tile.shape import REGISTER_FILE, TileConfig
-from .wave_tiles import L1_BYTES, L2_BYTES, LATENCY, NEXT_LAUNCH, OF_L3, wave_clocks
+from .wave_tiles import L1_BYTES, LATENCY, NEXT_LAUNCH, OF_L3, wave_clocks
 
 RESERVED_SHARED = 1024  # of every block, by the device
 # Of the registers that a thread would take: ptxas makes do with them where blocks have to share.
@@ -116,7 +116,7 @@ def rates_of(problem: GemmProblem, device: Device) -> Rates:
         rates = replace(rates, mma=rates.mma * kind, dram=dram, partial=partial, own=own)
         rates = replace(rates, next_launch=NEXT_LAUNCH * hertz, latency=LATENCY * own)
         rates = replace(rates, shared=rates.shared / own, epilogue=rates.epilogue * own)
-        rates = replace(rates, l2=L2_BYTES[device.arch] / own, l1=L1_BYTES / own)
+        rates = replace(rates, l2=L2_BYTES_PER_CLOCK[device.arch] / own, l1=L1_BYTES / own)
     return replace(
         rates,
         element=RATES.element + EXPENSIVE * any(is_expensive(r.value) for r in results),

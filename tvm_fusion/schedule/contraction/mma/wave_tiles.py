@@ -56,9 +56,7 @@ LATENCY = 1000.0  # clocks from a load to its arrival
 # Seconds of another kernel of the same product: twice what the planner assumes of a launch, so that
 # estimates alone do not prefer two kernels to one that is about as fast.
 NEXT_LAUNCH = 4e-6
-# Bytes that a compute unit reads in a clock: from L1 at most, and from L2 where all read: channels
-# of 128 bytes (CDNA2: 32 of 110 units, CDNA3: 16 of 38), of 64 (RDNA3: 24 of 96 units).
-L1_BYTES, L2_BYTES = 64.0, {"gfx90a": 37.0, "gfx942": 54.0, "gfx1100": 16.0}
+L1_BYTES = 64.0  # that a compute unit reads in a clock at most
 OF_L3 = 3.0  # how much faster the Infinity Cache is than memory (CDNA3 white paper)
 _SIMDS = {64: 4, 32: 2}  # of a compute unit, by the lanes of a wave
 _ISSUE = {64: 4, 32: 1}  # clocks of an instruction
