@@ -125,6 +125,15 @@ ONNX = {
     "ReverseSequence": Indexed(
         "g (float[5,3] a, int64[3] i) => (float[5,3] y) { y = ReverseSequence(a, i) }", 5
     ),
+    **{
+        f"{op} {direction}": Indexed(
+            f"g (float[5,3,2] a, float[{d},{4 * gates},2] w, float[{d},{4 * gates},4] r, "
+            f"int32[3] i) => (float[5,{d},3,4] y, float[{d},3,4] h) "
+            f'{{ y, h = {op}<hidden_size=4, direction="{direction}">(a, w, r, , i) }}',
+            6,
+        )
+        for op, gates, direction, d in (("LSTM", 4, "bidirectional", 2), ("GRU", 3, "reverse", 1))
+    },
     "NegativeLogLikelihoodLoss": Indexed(
         "g (float[3,5,2] a, int64[3,2] i, float[5] w) => (float[3,2] y) "
         '{ y = NegativeLogLikelihoodLoss<reduction="none">(a, i, w) }',

@@ -50,10 +50,11 @@ class RecurrentBuffers:
         return tirx.Select(tirx.EQ(direction, index(1)), back, step)
 
     def length(self, row: ir.Expr) -> ir.Expr:
-        """Return the steps of a row."""
+        """Return the steps of a row, which are at most those that there are."""
         if "lengths" not in self.buffers:
             return self.steps
-        return tirx.Cast("int64", tirx.BufferLoad(self.buffers["lengths"], [row]))
+        length = tirx.Cast("int64", tirx.BufferLoad(self.buffers["lengths"], [row]))
+        return tirx.min(length, self.steps)
 
     def projected(self, gate: str, time: ir.Expr, direction: ir.Expr, row: ir.Expr, unit: ir.Expr):
         """Return an element of the projected input in the type of the sums."""
