@@ -76,7 +76,7 @@ def forest(rng, kind, trees=5, depth=4, targets=1, of_tree=None, signed=True, mo
         at, own = len(nodes["treeids"]), count[0]
         count[0] += 1
         for values in nodes.values():
-            values.append(0)
+            values.append(0.0 if values is nodes["values"] else 0)
         nodes["treeids"][at], nodes["nodeids"][at] = tree, own
         if left == 0 or (left < depth and rng.random() < 0.2):
             nodes["modes"][at] = "LEAF"
@@ -132,6 +132,15 @@ def test_modes_and_missing_values(agrees_for_any_rows, rng, mode):
     x[rng.random(x.shape) < 0.3] = np.nan
     attributes = forest(rng, "target", modes=MODES if mode == "all" else [mode])
     agrees_for_any_rows("TreeEnsembleRegressor", {"x": x}, SCORES, **attributes, n_targets=1)
+
+
+def test_trees_of_one_leaf(agrees_for_any_rows, rng):
+    """What boosting writes where no split gains anything: no node compares."""
+    attributes = forest(rng, "class", depth=0, targets=3, of_tree=lambda tree: [tree % 3])
+    agrees_for_any_rows(
+        "TreeEnsembleClassifier", {"x": features(rng)}, LABEL_AND_SCORES, **attributes,
+        classlabels_int64s=[4, 7, 9], post_transform="SOFTMAX",
+    )  # fmt: skip
 
 
 @pytest.mark.slow

@@ -235,6 +235,8 @@ def _leaves(node: Node, x: Any, forest: Forest, dtype: str) -> Any:
     """Find the leaf of each row in each tree: int32 [rows, trees]."""
     is_leaf = forest.feature_ids < 0
     modes = np.unique(forest.modes[~is_leaf])
+    if not len(modes):  # trees of one leaf each
+        modes = np.unique(forest.modes)
     has_missing = bool(forest.missing[~is_leaf].any()) and "float" in node.dtype()
     tables = [
         relax.const(forest.roots, "int32"),
