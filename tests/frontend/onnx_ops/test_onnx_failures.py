@@ -51,6 +51,32 @@ CAUSES = {
         f"(float[1,1,2,3] x, float[4] s) => (float[a,b,c,d] y) {{ y = {_SMOOTH}(x, , s) }}",
         {"constants": {"s": np.array([1, 1, 2, 2], "float32")}},
     ),
+    **{
+        f"{op}, whose {name} TVM's converter wants as a constant": (
+            f"({x} x, int64{shape} i) => (float[{result}] y) {{ y = {op}(x, i) }}",
+            {},
+            f"operator {op} (its {name} is computed or an input of the model)",
+            "x float32 [",
+            "bind i with --constant i=VALUE",
+            f"({x} x, int64{shape} i) => (float[{result}] y) {{ y = {op}(x, i) }}",
+            {"constants": {"i": np.array(value)}},
+        )
+        for op, name, x, shape, result, value in (
+            ("CumSum", "axis", "float[4,6]", "", "a,b", 1),
+            ("ReduceSum", "axes", "float[4,6]", "[1]", "a,b", [1]),
+        )
+    },
+    "an axis that is computed": (
+        "(float[4,6] x, float[2] w) => (float[4,6] y) { i = ArgMax<keepdims = 0>(w) "
+        "y = CumSum(x, i) }",
+        {},
+        "operator CumSum (its axis is computed or an input of the model)",
+        "x float32 [4, 6], i int64 []",
+        "bind w with --constant w=VALUE",
+        "(float[4,6] x, float[2] w) => (float[4,6] y) { i = ArgMax<keepdims = 0>(w) "
+        "y = CumSum(x, i) }",
+        {"constants": {"w": np.array([0, 1], "float32")}},
+    ),
     "a shape that another operator takes from an input": (
         f"(float[2,3,4,4] x, int64[4] s) => (float[a,b,c,d] y) <{_IN_TWOS}> "
         "{ t = Slice(x, s, s, axes, two) y = LRN<size = 3>(t) }",

@@ -13,7 +13,7 @@ from ...core.names.source import attach
 from ...errors import UserError
 from ...signature import DimRange
 from ..control_flow.lifted import finished
-from ..onnx_model.constants import shape_inputs
+from ..onnx_model.constants import SHAPE_OPERANDS, shape_inputs
 from ..onnx_model.graph import nodes, opsets_of, subgraphs
 from ..onnx_model.types import ValueType, dtype_name
 from ..quiet import end_blocks, quiet_importer
@@ -80,7 +80,7 @@ class Importer(NodeImporter):
         except Exception as error:  # guard: TVM's converters raise anything; the reason is told
             end_blocks(self.bb)
             where = f" at operator {self._at}" if self._at else ""
-            reason, instead = reason_in_words(error)
+            reason, instead = self._computed_operand() or reason_in_words(error)
             advice = self._bind_inputs(model) or self._failed_advice or instead
             found = f"{source} cannot be imported{where} ({reason}){self._of_inputs()}"
             raise UserError(found, None, advice) from error
@@ -103,6 +103,18 @@ class Importer(NodeImporter):
             return None
         listed = ", ".join(names)
         return f"bind {listed} with --constant {names[0]}=VALUE, or constants={{...}}"
+
+    def _computed_operand(self) -> tuple[str, str] | None:
+        """Name the operand that decides a shape or an axis and is no constant, and advice."""
+        node = self._converted
+        if node is None or node.domain not in ("", "ai.onnx"):
+            return None
+        for place in SHAPE_OPERANDS.get(node.op_type, ()):
+            value = self._failed_values[place] if place < len(self._failed_values) else None
+            if value is not None and not isinstance(value, (GenericConst, relax.ShapeExpr)):
+                name = onnx.defs.get_schema(node.op_type, self.opset).inputs[place].name
+                return f"its {name} is computed or an input of the model", f"make {name} a constant"
+        return None
 
     @property
     def _has_unknown_extents(self) -> bool:
