@@ -156,6 +156,11 @@ ONNX = {
         for mode in ("linear", "nearest", "cubic")
         for padding in ("zeros", "border", "reflection")
     },
+    "GridSample of volumes": Indexed(
+        "g (float[1,2,3,5,4] a, float[1,1,3,3,3] i) => (float[1,2,1,3,3] y) "
+        '{ y = GridSample<mode="linear", padding_mode="border">(a, i) }',
+        2,
+    ),
     "RoiAlign batch": Indexed(
         "g (float[3,2,5,4] a, float[2,4] r, int64[2] i) => (float[2,2,2,2] y) "
         "{ y = RoiAlign<output_height=2, output_width=2, sampling_ratio=2>(a, r, i) }",

@@ -208,6 +208,15 @@ def test_grid_samples(run, padding):
     check(run, functions, torch.randn(1, 3, 4, 5), torch.rand(1, 5, 2, 2) * 2.4 - 1.2)
 
 
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_grid_samples_of_volumes(run, padding):
+    def sample(**options):
+        return lambda x, g: F.grid_sample(x, g, padding_mode=padding, **options)
+
+    functions = [sample(align_corners=False), sample(mode="nearest", align_corners=True)]
+    check(run, functions, torch.randn(2, 3, 3, 4, 5), torch.rand(2, 1, 4, 2, 3) * 2.4 - 1.2)
+
+
 def test_pools(run):
     functions = [
         lambda x: F.avg_pool2d(x, 3, 2, 1, divisor_override=5),
@@ -368,10 +377,15 @@ def test_operators_of_other_namespaces(run, negated_relu):
     refused(
         negated_relu,
         x,
-        match=r"operators acme\.relu \(1x\) at \S+ line \d+; decompose acme\.relu before "
-        r"compiling: "
-        r"program\.run_decompositions\({torch\.ops\.acme\.relu\.default: function",
+        match=r"operators acme\.relu \(1x\) at \S+ line \d+; register a converter of acme\.relu "
+        r"\(tvm_fusion\.frontend\.torch_ops\.register\), or compile "
+        r"program\.run_decompositions\({torch\.ops\.acme\.relu\.default: f}\)",
     )
+    program = torch.export.export(Functions(negated_relu), (x,))
+    advised = program.run_decompositions(
+        {torch.ops.acme.relu.default: lambda x, alpha=1.0: -torch.relu(x)}
+    )
+    assert np.array_equal(run(import_model(advised).mod, x.numpy()), -x.clamp(min=0).numpy())
     register("acme::relu")(lambda call: relax.op.negative(relax.op.nn.relu(call.tensor("self"))))
     check(run, [negated_relu, torch.relu], x)
     refused(lambda x: negated_relu(x, 0.5), x, match=r"acme\.relu with alpha=0\.5")

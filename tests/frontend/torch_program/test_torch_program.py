@@ -118,16 +118,19 @@ def test_unsupported_operators_are_all_listed():
     class Odd(torch.nn.Module):
         def forward(self, x):
             factors = [torch.linalg.ldl_factor_ex(y)[0].sum() for y in (x, x * 2)]
-            volume = x.reshape(1, 1, 1, 3, 3)
-            sampled = torch.nn.functional.grid_sample(volume, torch.zeros(1, 1, 1, 1, 3))
-            return sum(factors) + sampled.sum()
+            return (
+                sum(factors)
+                + torch.nn.functional.fractional_max_pool2d(
+                    x[None], 2, 2, _random_samples=torch.zeros(1, 1, 2)
+                ).sum()
+            )
 
     program = torch.export.export(Odd(), (torch.randn(3, 3),))
     with pytest.raises(UserError) as error:
         import_model(program)
     text = str(error.value)
     assert "\n" not in text
-    assert "ExportedProgram has unsupported operators aten.grid_sampler_3d (1x)" in text
+    assert "ExportedProgram has unsupported operators aten.fractional_max_pool2d (1x)" in text
     assert "aten.linalg_ldl_factor_ex (2x)" in text
     assert "compute factorizations outside of the model" in text
 

@@ -36,8 +36,8 @@ _ADVICE = (
 # For Python's own operators, which have no namespace.
 _OF_NUMBERS = "give the dimensions that are computed with a fixed extent"
 _OTHERWISE = (
-    "decompose {names} before compiling: "
-    "program.run_decompositions({{torch.ops.{first}: function_of_supported_operators}})"
+    "register a converter of {names} (tvm_fusion.frontend.torch_ops.register), or compile "
+    "program.run_decompositions({{torch.ops.{first}: f}}), f being the same in other operators"
 )
 
 

@@ -1,4 +1,4 @@
-"""Convert interpolation of images."""
+"""Convert interpolation of images and volumes."""
 
 from typing import Any
 
@@ -111,3 +111,17 @@ def _weights(call: Call, before: int, after: int, corners: bool, scale: float | 
     identity = torch.eye(before, dtype=torch.float64).reshape(1, 1, before, before)
     resized = call.node.target(identity, [after, before], corners, scale, None)
     return resized.reshape(after, before).numpy()
+
+
+@register("grid_sampler_3d")
+def sample_volume(call: Call) -> Any:
+    """Sample volumes at points, which TVM takes with their coordinates first."""
+    grid = call.emit(op.permute_dims(call.tensor("grid"), [0, 4, 1, 2, 3]))
+    return op.image.grid_sample(
+        call.tensor("input"),
+        grid,
+        method=("bilinear", "nearest")[call["interpolation_mode"]],
+        layout="NCDHW",
+        padding_mode=("zeros", "border", "reflection")[call["padding_mode"]],
+        align_corners=bool(call["align_corners"]),
+    )
