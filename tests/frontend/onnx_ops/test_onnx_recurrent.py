@@ -25,8 +25,8 @@ def layer(agrees):
             return (rng.standard_normal(shape) * scale).astype("float32")
 
         gates = GATES[op]
-        lengths = rng.integers(1, steps + 1, batch).astype("int32")
-        lengths[rng.integers(batch)] = steps
+        of_others = rng.integers(1, steps + 1, batch - 2)
+        lengths = rng.permutation([0, steps, *of_others]).astype("int32")
         is_batch_first = attrs.get("layout", 0)
         order = (lambda a, b: (b, a)) if is_batch_first else (lambda a, b: (a, b))
         optional = {

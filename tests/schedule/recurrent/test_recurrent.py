@@ -61,7 +61,8 @@ def numpy_layer(layer, given):
                 r = by_gate(layer, weights[i])
                 h, c = cell(layer, acts, into, r, h, c, given, i)
                 y[t, i, b] = h
-            last["h"][i, b], last["c"][i, b] = h, c
+            if length:
+                last["h"][i, b], last["c"][i, b] = h, c
     order = ["TDBH".index(a) for a in layer.output_axes]
     return {"outputs": y.transpose(order), "last_h": last["h"], "last_c": last["c"]}
 

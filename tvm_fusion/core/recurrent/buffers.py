@@ -93,7 +93,13 @@ class RecurrentBuffers:
     def last(
         self, state: str, value: ir.Expr, direction: ir.Expr, row: ir.Expr, unit: ir.Expr
     ) -> list[tirx.Stmt]:
-        """Store an element of a last state, if that is wanted."""
+        """Store an element of a last state, if that is wanted; a row of no steps has 0.
+
+        So it is in ONNX Runtime, whatever the initial state.
+        """
+        if "lengths" in self.buffers and f"initial_{state}" in self.buffers:
+            zero = tirx.const(0, str(value.ty.dtype))
+            value = tirx.Select(self.length(row) > 0, value, zero)
         return self._store(f"last_{state}", value, [direction, row, unit])
 
     def _load(self, name: str, at: list[ir.Expr]) -> ir.Expr:
