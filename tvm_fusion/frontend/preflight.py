@@ -188,10 +188,9 @@ _GENERATION = "export the decoder alone, one step a call, and search for tokens 
 _BY_ADVICE_OF_MICROSOFT = {
     _OPTIMIZED: (
         *("BiasAdd", "BiasDropout", "BiasSoftmax", "BiasSplitGelu", "FusedMatMulActivation"),
-        *("GemmFastGelu", "NhwcConv", "NhwcFusedConv", "NhwcMaxPool", "QLinearAveragePool"),
-        *("QLinearConcat", "QLinearReduceMean", "QLinearSoftmax", "QLinearWhere", "QuickGelu"),
+        *("GemmFastGelu", "NhwcConv", "NhwcFusedConv", "NhwcMaxPool", "QLinearReduceMean"),
         *("QAttention", "QEmbedLayerNormalization", "QOrderedAttention", "QOrderedMatMul"),
-        *("DecoderAttention", "LongformerAttention", "ReorderInput", "ReorderOutput"),
+        *("DecoderAttention", "LongformerAttention", "QuickGelu", "ReorderInput", "ReorderOutput"),
     ),
     _GENERATION: (
         *("BeamSearch", "GreedySearch", "NGramRepeatBlock", "Sampling", "WhisperBeamSearch"),

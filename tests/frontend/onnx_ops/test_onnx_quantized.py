@@ -145,6 +145,58 @@ def test_activations(agrees, rng, dtype, name):
     agrees(f"com.microsoft::QLinear{name}", inputs, {"y": dtype}, constants=constants, atol=1)
 
 
+LAST = {"channels_last": 1}
+WINDOWS = {"kernel_shape": [3, 2], "pads": [1, 0, 1, 1], "strides": [2, 1]}
+
+
+@types
+@pytest.mark.parametrize(
+    ("name", "attributes"),
+    [
+        ("AveragePool", {**WINDOWS, "count_include_pad": 1}),
+        ("AveragePool", {**WINDOWS, **LAST, "ceil_mode": 1}),
+        ("GlobalAveragePool", LAST),
+        ("Softmax", {"opset": 13, "axis": 1}),
+        ("Softmax", {"opset": 11, "axis": 2}),
+    ],
+)
+def test_of_one_tensor(agrees, rng, dtype, name, attributes):
+    inputs = {"a": some(rng, dtype, 2, 3, 5, 7), "as": scale(rng), "az": zero(rng, dtype)}
+    of_shares = np.array(1 / 256, F32), np.array(np.iinfo(dtype).min, dtype)
+    of_means = np.array(0.01, F32), np.array(7, dtype)
+    inputs["ys"], inputs["yz"] = of_shares if name == "Softmax" else of_means
+    constants = ["as", "az", "ys", "yz"]
+    agrees(
+        f"com.microsoft::QLinear{name}", inputs, {"y": dtype}, constants=constants, atol=1,
+        **attributes,
+    )  # fmt: skip
+
+
+@types
+def test_concat(agrees, rng, dtype):
+    inputs = {"ys": np.array(0.02, F32), "yz": np.array(7, dtype)}
+    for name, width in (("a", 3), ("b", 1), ("c", 8)):
+        inputs |= {
+            name: some(rng, dtype, 5, width), f"{name}s": scale(rng), f"{name}z": zero(rng, dtype)
+        }  # fmt: skip
+    constants = [name for name in inputs if len(name) > 1]
+    agrees(
+        "com.microsoft::QLinearConcat", inputs, {"y": dtype}, constants=constants, atol=1, axis=1
+    )
+
+
+@types
+def test_where(agrees, rng, dtype):
+    inputs = {"c": rng.random((5, 1)) < 0.5}
+    for name, rows in (("a", 5), ("b", 1)):
+        inputs |= {
+            name: some(rng, dtype, rows, 9), f"{name}s": scale(rng), f"{name}z": zero(rng, dtype)
+        }  # fmt: skip
+    inputs |= {"ys": np.array(0.02, F32), "yz": np.array(7, dtype)}
+    constants = [name for name in inputs if len(name) > 1]
+    agrees("com.microsoft::QLinearWhere", inputs, {"y": dtype}, constants=constants, atol=1)
+
+
 @types
 @pytest.mark.parametrize("axis", [0, 1])
 def test_blocks(agrees, rng, dtype, axis):

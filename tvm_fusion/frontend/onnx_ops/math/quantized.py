@@ -243,14 +243,62 @@ def activation(node: Node) -> Any:
     return _quantized(node, node.emit(op.nn.leakyrelu(x, slope)), 3)
 
 
-@register("com.microsoft::QLinearGlobalAveragePool")
-def global_average_pool(node: Node) -> Any:
-    """Convert the mean of each channel of a quantized image, quantized again."""
-    if node.attribute("channels_last", 0):
-        raise Unsupported("with channels last", "use channels_last=0")
+@register("com.microsoft::QLinearGlobalAveragePool", "com.microsoft::QLinearAveragePool")
+def average_pool(node: Node) -> Any:
+    """Convert means of a quantized image, of all of it or of windows, quantized again."""
     _only_bytes(node, (0,))
-    axes = list(range(2, len(node.shape())))
-    return _quantized(node, node.emit(op.mean(_dequantized(node, 0), axes, keepdims=True)), 3)
+    x, rank = _dequantized(node, 0), len(node.shape())
+    is_last = bool(node.attribute("channels_last", 0))
+    if is_last:
+        x = node.emit(op.permute_dims(x, [0, rank - 1, *range(1, rank - 1)]))
+    if node.op_type == "QLinearGlobalAveragePool":
+        x = node.emit(op.mean(x, list(range(2, rank)), keepdims=True))
+    else:
+        if node.attribute("ceil_mode", 0) and node.attribute("count_include_pad", 0):
+            raise Unsupported(
+                "with ceil_mode and count_include_pad, which ONNX Runtime divides otherwise",
+                "leave one out",
+            )
+        names = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
+        x = node.emit(node.apply("AveragePool", x, **_given(node, names)))
+    if is_last:
+        x = node.emit(op.permute_dims(x, [0, *range(2, rank), 1]))
+    return _quantized(node, x, 3)
+
+
+@register("com.microsoft::QLinearConcat")
+def concat(node: Node) -> Any:
+    """Convert the concatenation of tensors by scales of their own, quantized by one."""
+    places = range(2, len(node.inputs), 3)
+    _only_bytes(node, tuple(places))
+    parts = [_dequantized(node, place) for place in places]
+    y = node.emit(op.concat(parts, node.attribute("axis")))
+    return _quantized(node, y, 0, node.dtype(2))
+
+
+@register("com.microsoft::QLinearSoftmax")
+def softmax(node: Node) -> Any:
+    """Convert Softmax of a quantized tensor, until opset 12 over all axes from one on."""
+    _only_bytes(node, (0,))
+    x, shape = _dequantized(node, 0), node.shape()
+    axis = node.attribute("axis", -1) % len(shape)
+    if node.attribute("opset") < 13 and axis < len(shape) - 1:
+        rows = int(np.prod(node.static_shape()[:axis]))
+        x, axis = node.emit(op.reshape(x, [rows, -1])), 1
+    y = node.emit(op.nn.softmax(x, axis))
+    return _quantized(node, node.emit(op.reshape(y, shape)), 3)
+
+
+@register("com.microsoft::QLinearWhere")
+def where(node: Node) -> Any:
+    """Convert the choice between quantized tensors, quantized again."""
+    _only_bytes(node, (1, 4))
+    y = op.where(node.inputs[0], _dequantized(node, 1), _dequantized(node, 4))
+    return _quantized(node, node.emit(y), 7)
+
+
+def _given(node: Node, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name in names if (value := node.attribute(name)) is not None}
 
 
 def _only_bytes(node: Node, places: tuple[int, ...]) -> None:
@@ -295,7 +343,7 @@ def _convolved(node: Node, x: int, w: int, x_zero: Any, w_zero: Any) -> Any:
         return node.emit(op.subtract(value, zero))
 
     names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
-    given = {name: value for name in names if (value := node.attribute(name)) is not None}
+    given = _given(node, names)
     zero = x_zero
     if zero is not None and len(zero.ty.shape) == 1:
         zero = node.emit(op.reshape(zero, []))
@@ -310,10 +358,10 @@ def _dequantized(node: Node, place: int) -> Any:
     return node.emit(op.multiply(x, node.inputs[place + 1]))
 
 
-def _quantized(node: Node, x: Any, place: int) -> Any:
+def _quantized(node: Node, x: Any, place: int, dtype: str = "") -> Any:
     """Quantize by the scale and zero point at a place."""
     y = node.emit(op.round(node.emit(op.divide(x, node.inputs[place]))))
-    return _offset(node, y, place + 1)
+    return _offset(node, y, place + 1, dtype)
 
 
 def _requantized(node: Node, total: Any, multiplier: Any, place: int) -> Any:
@@ -322,8 +370,8 @@ def _requantized(node: Node, total: Any, multiplier: Any, place: int) -> Any:
     return _offset(node, y, place)
 
 
-def _offset(node: Node, y: Any, place: int) -> Any:
-    dtype = node.dtype(place) if node.has(place) else node.dtype(0)
+def _offset(node: Node, y: Any, place: int, otherwise: str = "") -> Any:
+    dtype = node.dtype(place) if node.has(place) else otherwise or node.dtype(0)
     if node.has(place):
         y = node.emit(op.add(y, op.astype(node.inputs[place], "float32")))
     return _saturated(y, dtype)
