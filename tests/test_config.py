@@ -39,7 +39,7 @@ def test_any_other_text_is_refused_in_words(text):
 @pytest.mark.parametrize(
     "text",
     ["", "batch", "batch=", "=4", "batch=x", "batch=-1", "batch=1.5", "batch=..8", "batch=1..",
-     "batch=1...8", "batch=1..8..9", "batch= 4", "=1..2"],
+     "batch=1...8", "batch=1..8..9", "batch= 4", "=1..2", "batch=\u0661", "batch=1..\u0663"],
 )  # fmt: skip
 def test_malformed_dims(text):
     with pytest.raises(

@@ -327,7 +327,7 @@ def parse_dim(text: str) -> tuple[str, int | DimRange]:
     low, dots, rest = value.partition("..")
     high, colon, step = rest.partition(":")
     numbers = [low, *([high] if dots else []), *([step] if colon else [])]
-    if not name or not all(n.isdecimal() and len(n) <= _DIGITS for n in numbers):
+    if not name or not all(n.isascii() and n.isdecimal() and len(n) <= _DIGITS for n in numbers):
         raise UserError(
             f"--dim {text!r}",
             "NAME=EXTENT, NAME=LOW..HIGH or NAME=LOW..HIGH:STEP, as in batch=1..8 or "

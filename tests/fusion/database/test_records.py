@@ -176,14 +176,23 @@ def test_the_environment_names_the_file(tmp_path, monkeypatch):
 class TestMistakes:
     """One sentence each: what was found, what was expected, what to do."""
 
-    def test_text(self, tmp_path):
+    @pytest.mark.parametrize("times", [1, 30])
+    def test_text(self, tmp_path, times):
         path = tmp_path / "notes.txt"
-        path.write_text("These are notes, and no database at all.\n" * 30)
+        path.write_text("These are notes, and no database at all.\n" * times)
         with pytest.raises(
             UserError, match=r"cannot be used .*not a database.*; expected a SQLite"
         ):
             Records.open(path)
         assert path.read_text().startswith("These are notes")
+
+    def test_one_byte(self, tmp_path):
+        """SQLite would take it for a new file, and overwrite it."""
+        path = tmp_path / "x"
+        path.write_bytes(b"x")
+        with pytest.raises(UserError, match=r"cannot be used \(file is not a database\)"):
+            Records.open(path)
+        assert path.read_bytes() == b"x"
 
     def test_another_database(self, tmp_path):
         path = tmp_path / "other.db"

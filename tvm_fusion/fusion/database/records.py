@@ -19,6 +19,7 @@ from ...errors import UserError, refuse_lfs_pointer
 from .schema import VARIABLE, prepare
 
 _WAIT_SECONDS = 30.0  # for another process that is writing
+_HEADER = 100  # bytes; SQLite overwrites what is shorter
 
 
 class Records:
@@ -62,6 +63,8 @@ class Records:
         writable = os.access(path if path.exists() else path.parent, os.W_OK)
         mode = "rwc" if writable else "ro"
         with _explained(path):
+            if path.is_file() and 0 < path.stat().st_size < _HEADER:
+                raise sqlite3.DatabaseError("file is not a database")
             connection = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode={mode}",
                 uri=True,
