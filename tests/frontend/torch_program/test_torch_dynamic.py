@@ -129,3 +129,32 @@ def test_an_asserted_range_is_checked(tmp_path):
         for count in (-1, 5, 2**40, -(2**63), 2**63 - 1):
             with pytest.raises(UserError, match="do not fit the extents computed from these inp"):
                 rows(count)
+
+
+def window(x, i):
+    start, count = i.tolist()
+    for number in (start, count):
+        torch._check(number >= 0)
+    torch._check(start + count <= x.shape[0])
+    torch._check(start % 2 == 0)
+    torch._check(count != 3)
+    return x.narrow(0, start, count) + 1
+
+
+def test_asserted_relations_are_checked(tmp_path):
+    program = torch.export.export(Function(window), (torch.ones(6, 4), torch.tensor([2, 4])))
+    with recording() as decisions:
+        folder = tvm_fusion.compile(program, "cpu").export(tmp_path / "a")
+    assert not [d for d in decisions if d.code == "assertion"]
+    x, i = program.graph_signature.user_inputs
+    with contextlib.closing(RuntimeAlone()) as alone:
+
+        def rows(*numbers):
+            given = {x: np.ones((6, 4), "float32"), i: np.array(numbers)}
+            (result,) = alone.run(folder, given, guarded=True).values()
+            return len(result)
+
+        assert [rows(0, 6), rows(4, 2), rows(2, 4), rows(6, 0)] == [6, 2, 4, 0]
+        for numbers in ((4, 4), (1, 2), (2, 3), (2**62, 2**62)):
+            with pytest.raises(UserError, match="do not fit the extents computed from these inp"):
+                rows(*numbers)

@@ -120,7 +120,11 @@ class Importer(translator.ExportedProgramImporter):
 
     def extent(self, extent: torch.SymInt) -> Any:
         """Return a symbolic extent of torch's as an expression over this module's variables."""
-        return expression(extent.node.expr.subs(self._inverse), self.symbols())
+        return self.written(extent.node.expr)
+
+    def written(self, expr: Any) -> Any:
+        """Write an integer of torch's symbols over this module's variables."""
+        return expression(expr.subs(self._inverse), self.symbols())
 
     def define(self, name: str, variable: tirx.Var) -> None:
         """Define a symbol that the program computes."""

@@ -196,6 +196,7 @@ def _attention(
 
 # Leave out what an exported program asserts of values, with what is computed for that alone.
 _ASSERT = torch.ops.aten._assert_scalar.default
+_COMPARISONS = (operator.ge, operator.gt, operator.le, operator.lt, operator.eq, operator.ne)
 _READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
 
 
@@ -215,7 +216,7 @@ def without_assertions(program: torch.export.ExportedProgram) -> torch.export.Ex
         if isinstance(module, fx.GraphModule):
             dropped = [node for node in module.graph.nodes if _is_about_a_value(node)]
             for node in dropped:
-                if not _is_a_bound(node):
+                if not _is_checked(node):
                     told = f" ({node.args[1]})" if len(node.args) > 1 else ""
                     told = f"An assertion about a value{told} is not checked"
                     sentence = f"{told} when the program runs."
@@ -228,16 +229,21 @@ def without_assertions(program: torch.export.ExportedProgram) -> torch.export.Ex
     return program
 
 
-def _is_a_bound(node: fx.Node) -> bool:
-    """Whether a node asserts the range of a number that is not negative: an extent's is checked."""
+def _is_checked(node: fx.Node) -> bool:
+    """Whether a node compares numbers of extents alone, which is checked where these are read."""
     test = node.args[0]
-    if not isinstance(test, fx.Node) or test.target not in (operator.ge, operator.le):
+    if not isinstance(test, fx.Node) or test.target not in _COMPARISONS:
         return False
-    value = test.args[0].meta.get("val") if isinstance(test.args[0], fx.Node) else None
-    if not isinstance(value, torch.SymInt) or not isinstance(test.args[1], int):
+    sides = [side.meta.get("val") if isinstance(side, fx.Node) else side for side in test.args]
+    if not all(isinstance(side, int | torch.SymInt) for side in sides):
         return False
-    expr = value.node.expr
-    return bool(expr.is_Symbol and value.node.shape_env.bound_sympy(expr).lower >= 0)
+    extents = [side.node for side in sides if isinstance(side, torch.SymInt)]
+    least = [
+        extent.shape_env.bound_sympy(symbol).lower
+        for extent in extents
+        for symbol in extent.expr.free_symbols
+    ]
+    return bool(least) and min(least) >= 0
 
 
 def _is_about_a_value(node: fx.Node) -> bool:

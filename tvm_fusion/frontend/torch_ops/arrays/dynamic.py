@@ -7,12 +7,15 @@ What the model computes of its values becomes a symbolic extent when it runs:
 """
 
 import math
+from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 import sympy
 import torch
 from tvm import relax, tirx
 
+from ....core.decisions import Decision, record
 from ...registry import Unsupported
 from ...tensor_types import dtype_of
 from ..call import Call, static
@@ -37,6 +40,8 @@ def bound_extent(call: Call, value: Any, symbol: Any, fits: Any = None) -> tirx.
     variable = tirx.Var(name, _INDEX)
     pattern: list[Any] = [variable]
     read = call.emit(op.reshape(call.cast(value, _INDEX), [1]))
+    for holds in _relations(call, symbol, read):
+        fits = holds if fits is None else call.emit(op.logical_and(fits, holds))
     if fits is not None:
         pattern.append(tirx.IntImm(_INDEX, 1))
         truth = call.emit(op.reshape(call.emit(op.astype(fits, _INDEX)), [1]))
@@ -45,6 +50,41 @@ def bound_extent(call: Call, value: Any, symbol: Any, fits: Any = None) -> tirx.
     call.importer.block_builder.match_cast(shape, relax.ShapeType(pattern))
     call.importer.define(name, variable)
     return variable
+
+
+_FUNCTIONS = {
+    **{"Add": op.add, "Mul": op.multiply, "FloorDiv": op.floor_divide},
+    **{"Mod": op.floor_mod, "PythonMod": op.floor_mod},
+    **{"LessThan": op.less_equal, "StrictLessThan": op.less, "Equality": op.equal},
+    **{"GreaterThan": op.greater_equal, "StrictGreaterThan": op.greater},
+    "Unequality": op.not_equal,
+}
+
+
+def _relations(call: Call, symbol: torch.SymInt, value: Any) -> Iterator[Any]:
+    """Yield whether each relation holds that is asserted of a symbol and of those before it."""
+    own, asserted = symbol.node.expr, symbol.node.shape_env.deferred_runtime_asserts
+    for known in asserted.get(own, ()):
+        sides = known.expr.args
+        is_inequality = isinstance(known.expr, sympy.Le | sympy.Lt | sympy.Ge | sympy.Gt)
+        if is_inequality and all(side == own or side.is_Integer for side in sides):
+            continue  # which the range says
+        try:
+            yield _computed(call, known.expr, own, value)
+        except Unsupported:
+            sentence = f"{known.expr}, which is asserted, is not checked when the program runs."
+            record(Decision(call.node.name, "", "refused", "assertion", sentence))
+
+
+def _computed(call: Call, expr: Any, own: sympy.Symbol, value: Any) -> Any:
+    """Compute a relation or number of symbols, one of which is not bound yet: shape [1]."""
+    if expr == own:
+        return value
+    function = _FUNCTIONS.get(type(expr).__name__)
+    if function is None or (own not in expr.free_symbols and isinstance(expr, sympy.Expr)):
+        return call.emit(op.shape_to_tensor(relax.ShapeExpr([call.importer.written(expr)])))
+    parts = [_computed(call, part, own, value) for part in expr.args]
+    return reduce(lambda a, b: call.emit(function(a, b)), parts)
 
 
 def selected(call: Call, mask: Any, size: Any, symbol: Any) -> Any:
