@@ -215,35 +215,38 @@ def without_assertions(program: torch.export.ExportedProgram) -> torch.export.Ex
     for module in program.graph_module.modules():
         if isinstance(module, fx.GraphModule):
             dropped = [node for node in module.graph.nodes if _is_about_a_value(node)]
+            asserted = [(node.name, node.args[1:], _compared(node)) for node in dropped]
             for node in dropped:
-                if not _is_checked(node):
-                    told = f" ({node.args[1]})" if len(node.args) > 1 else ""
-                    told = f"An assertion about a value{told} is not checked"
-                    sentence = f"{told} when the program runs."
-                    record(Decision(node.name, "", "refused", "assertion", sentence))
                 module.graph.erase_node(node)
             if dropped:
                 named = set(_symbols_of_extents(module.graph))
                 module.graph.eliminate_dead_code(partial(_stays, named))
                 module.recompile()
+            bound = set(_symbols(module.graph))
+            for name, text, symbols in asserted:
+                if not symbols or not symbols <= bound:
+                    told = f" ({text[0]})" if text else ""
+                    told = f"An assertion about a value{told} is not checked"
+                    sentence = f"{told} when the program runs."
+                    record(Decision(name, "", "refused", "assertion", sentence))
     return program
 
 
-def _is_checked(node: fx.Node) -> bool:
-    """Whether a node compares numbers of extents alone, which is checked where these are read."""
+def _compared(node: fx.Node) -> set[Any]:
+    """Return the symbols of numbers of extents that a node compares; none for any other test.
+
+    Where they are read, that is checked.
+    """
     test = node.args[0]
     if not isinstance(test, fx.Node) or test.target not in _COMPARISONS:
-        return False
+        return set()
     sides = [side.meta.get("val") if isinstance(side, fx.Node) else side for side in test.args]
     if not all(isinstance(side, int | torch.SymInt) for side in sides):
-        return False
-    extents = [side.node for side in sides if isinstance(side, torch.SymInt)]
-    least = [
-        extent.shape_env.bound_sympy(symbol).lower
-        for extent in extents
-        for symbol in extent.expr.free_symbols
-    ]
-    return bool(least) and min(least) >= 0
+        return set()
+    numbers = [side.node for side in sides if isinstance(side, torch.SymInt)]
+    symbols = {symbol for number in numbers for symbol in number.expr.free_symbols}
+    may_be_extents = all(numbers[0].shape_env.bound_sympy(s).lower >= 0 for s in symbols)
+    return symbols if may_be_extents else set()
 
 
 def _is_about_a_value(node: fx.Node) -> bool:
@@ -273,6 +276,14 @@ def _symbols_of_extents(graph: fx.Graph) -> Iterator[Any]:
             for extent in value.shape if isinstance(value, torch.Tensor) else ():
                 if isinstance(extent, torch.SymInt):
                     yield from extent.node.expr.free_symbols
+
+
+def _symbols(graph: fx.Graph) -> Iterator[Any]:
+    """Yield the symbols in the shapes of all tensors, and in all numbers."""
+    yield from _symbols_of_extents(graph)
+    for node in graph.nodes:
+        if isinstance(node.meta.get("val"), torch.SymInt):
+            yield from node.meta["val"].node.expr.free_symbols
 
 
 # Compute functions that torch composes in Python over half types in float32, rounded once.
