@@ -8,10 +8,7 @@ from typing import Any
 
 from benchmarks.records import load_tables, store_tables
 
-from .build import INDEX
-
-HERE = Path(__file__).parent
-RESULT = HERE / "results" / "prices.json.xz"
+RESULT = Path(__file__).parent / "results" / "prices.json.xz"
 FIT, JUDGE = "fit", "judge"
 
 
@@ -109,6 +106,8 @@ def take(folder: Path, measured: Path, threads: int | None = None) -> None:
     threads
         Of a CPU, if it was measured at several numbers of them: part of the name in the record.
     """
+    from .build import INDEX
+
     index, found = json.loads((folder / INDEX).read_text()), json.loads(measured.read_text())
     record = load()
     name = index["target"] + (f", {threads} threads" if threads else "")
