@@ -21,7 +21,9 @@ def load() -> dict[str, Any]:
     """Return, by target, how its groups were measured, and a row for each of them."""
     record = load_tables(RESULT)
     for one in record.values():
-        kernels = [_named(claim, one["features"]) for claim in one.pop("kernels")]
+        kernels = [
+            _named(claim, one["features"]) for claim in zip(*one.pop("kernels"), strict=True)
+        ]
         for row in one["rows"]:
             row["claims"] = {w: [kernels[i] for i in own] for w, own in row["claims"].items()}
     return record
@@ -30,16 +32,13 @@ def load() -> dict[str, Any]:
 def _named(claim: Sequence[Any], names: Sequence[str]) -> dict[str, Any]:
     """Name the template and the features of a claim, as :mod:`.price` tells them."""
     template, *values = claim
-    found = zip(names, values, strict=False)
+    found = zip(names, values, strict=True)
     return {"template": template, **{name: value for name, value in found if value}}
 
 
 def _values(claim: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
-    """List a claim's template and features without their names; zeros at the end are left out."""
-    values = [claim.get(name, 0) for name in names]
-    while values and not values[-1]:
-        values.pop()
-    return (claim["template"], *values)
+    """List a claim's template and features without their names."""
+    return (claim["template"], *(claim.get(name, 0) for name in names))
 
 
 def price(row: dict[str, Any], target: str) -> float:
@@ -89,7 +88,7 @@ def store(record: Mapping[str, Any]) -> None:
                 for way, own in row["claims"].items()
             }
             rows.append({**row, "claims": claims})
-        about = {"features": list(NAMES), "kernels": list(kernels)}
+        about = {"features": list(NAMES), "kernels": [*zip(*kernels, strict=True)]}
         tables[target] = {**one, **about, "rows": rows}
     store_tables(RESULT, tables)
 
