@@ -1,4 +1,4 @@
-"""Records of measurements as JSON: a line for each thing that was measured."""
+"""Records of measurements as JSON: a line for each thing that was measured, or each figure."""
 
 import argparse
 import datetime
@@ -19,18 +19,18 @@ def text(record: Mapping[str, Any]) -> str:
 
 
 def columns(rows: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
-    """Store rows as the names of their keys, then the values of each row; null: it has no such."""
+    """Store rows as the names of their keys, then all values of each; null: a row has no such."""
     rows = list(rows)
     names = list(dict.fromkeys(name for row in rows for name in row))
-    return [names, *([row.get(name) for name in names] for row in rows)]
+    return [names, *([row.get(name) for row in rows] for name in names)]
 
 
 def rows_of(stored: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
     """Return the rows that ``columns`` has stored."""
-    names, *rows = stored
+    names, *values = stored
     return [
         {name: value for name, value in zip(names, row, strict=True) if value is not None}
-        for row in rows
+        for row in zip(*values, strict=True)
     ]
 
 

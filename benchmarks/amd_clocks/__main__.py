@@ -1,18 +1,16 @@
-"""The command line: count groups of models, write the record and the page."""
+"""The command line: count groups of models, write the record, print the page."""
 
 import argparse
 import sys
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 from benchmarks import zoo
 
 from . import UNMEASURED
 from .record import load, store
-from .table import render
+from .table import page
 
-HERE = Path(__file__).parent
 ARCHS = ("gfx90a", "gfx942", "gfx1100")
 MODELS = ("bert_base", "gpt2", "llama_4l", "mobilenet_v2", "resnet50", "vit_b16", "convnext_tiny")
 METHOD = f"{UNMEASURED}: clocks of machine code, counted in an interpreter; benchmarks.amd_clocks"
@@ -23,7 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.amd_clocks", description=__doc__)
     parser.add_argument("models", nargs="*", metavar="MODEL", help="of the zoo")
     parser.add_argument("--arch", choices=ARCHS, help="one of them alone")
-    parser.add_argument("--render", action="store_true", help="write the page again, no more")
+    parser.add_argument("--render", action="store_true", help="print the page, no more")
     parser.add_argument("--loops", action="store_true", help="inner loops, no models")
     parser.add_argument(
         "--launches",
@@ -41,7 +39,7 @@ def main() -> int:
                 _launches(data, arch, options.models)
             else:
                 _count(data, arch, options.models)
-    (HERE / "README.md").write_text(render(data))
+    print(page())
     return 0
 
 

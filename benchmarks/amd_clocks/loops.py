@@ -15,10 +15,6 @@ from tvm_fusion.report.planned import plan_model
 from .count import Counts, launches_of
 from .model import SIMDS, resident
 
-COLUMNS = (
-    *("kernel", "tile", "VGPR", "spills", "matrix of issue clocks", "products a barrier"),
-    *("products from load to wait", "LDS of matrix clocks", "narrow loads"),
-)
 _GEMMS = ((4096, 4096, 4096), (1024, 1024, 1024), (512, 4096, 4096))
 _HEADS = (64, 128)
 _LOAD = re.compile(r"(global|flat|buffer)_load")
@@ -31,7 +27,7 @@ def rows(arch: str) -> Iterator[list[Any]]:
     Yields
     ------
     list
-        As :data:`COLUMNS`.
+        As :data:`.record.LOOPS`.
     """
     for m, n, k in _GEMMS:
         yield _row(f"GEMM {m}x{n}x{k}", _gemm(m, n, k), arch)

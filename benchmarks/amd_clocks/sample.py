@@ -26,6 +26,7 @@ from tvm_fusion.tuning.tasks import title_of
 
 from .count import Counts, counts_of
 from .model import Price, memory_us, price
+from .record import CLOCKS
 
 MOST_BYTES = 1 << 28  # of a group's tensors: a few blocks of a kernel run, on all of its memory
 
@@ -128,7 +129,7 @@ def _prices(
 
 
 def row_of(counts: Counts, priced: Price) -> list[Any]:
-    """List a kernel's counts, as :data:`COLUMNS` names them."""
+    """List a kernel's counts, as :data:`.record.COLUMNS` names them."""
     span, code = counts.span, counts.code
     clocks = [round(span.clocks[kind]) for kind in CLOCKS]
     lds = [round(counts.waves * x) for x in (span.lds_clocks, span.lds_ideal)]
@@ -137,12 +138,3 @@ def row_of(counts: Counts, priced: Price) -> list[Any]:
         *(code.spilled, *clocks, *lds, round(counts.waves * span.bytes), round(span.narrow_loads)),
         *(float(f"{priced.waves:.3g}"), float(f"{priced.us:.3g}"), priced.bound),
     ]
-
-
-CLOCKS = ("matrix", "vector", "scalar", "memory", "lds")
-COLUMNS = (
-    *("blocks", "waves", "VGPR", "SGPR", "LDS bytes", "spills"),
-    *(f"{kind} clocks" for kind in CLOCKS),
-    *("LDS clocks", "without conflicts", "bytes", "narrow loads"),
-    *("waves a SIMD", "us", "bound by"),
-)

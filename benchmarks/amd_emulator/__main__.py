@@ -1,4 +1,4 @@
-"""The command line: run all cases, write ``results/amd_emulator.json.xz`` and ``README.md``."""
+"""The command line: run all cases, write ``results/amd_emulator.json.xz``, print the page."""
 
 import argparse
 import random
@@ -11,16 +11,7 @@ from benchmarks import records
 from .case import DTYPES, FORMS
 from .cases import CASES
 from .run import ARCHS, key_of, keys, run
-from .table import render
-
-HERE = Path(__file__).parent
-RECORD = HERE / "results" / "amd_emulator.json.xz"
-
-
-def load(path: Path = RECORD) -> dict[str, Any]:
-    """Return the order and the runs of a record."""
-    record = records.read(path)
-    return {**record, "runs": records.rows_of(record["runs"])}
+from .table import RECORD, load, page
 
 
 def main() -> int:
@@ -32,12 +23,12 @@ def main() -> int:
     parser.add_argument("--sample", type=int, metavar="N", help="so many of them, drawn by --seed")
     parser.add_argument("--seed", type=int, default=0, help="of --sample")
     parser.add_argument("--reverse", action="store_true", help="waves from the last to the first")
-    parser.add_argument("--out", type=Path, help="another file; the page stays as it is")
-    parser.add_argument("--render", action="store_true", help="write the page again, no more")
+    parser.add_argument("--out", type=Path, help="another file")
+    parser.add_argument("--render", action="store_true", help="print the page, no more")
     options = parser.parse_args()
     path = options.out or RECORD
     if options.render:
-        (HERE / "README.md").write_text(render(load()))
+        print(page())
         return 0
     if unknown := set(options.cases) - set(CASES):
         parser.error(f"no such case: {', '.join(sorted(unknown))}")
@@ -60,7 +51,7 @@ def main() -> int:
     order = "reverse" if options.reverse else "forward"
     records.write(path, {"order": order, "runs": records.columns(runs)})
     if options.out is None:
-        (HERE / "README.md").write_text(render(load()))
+        print(page())
     return 0 if is_right else 1
 
 

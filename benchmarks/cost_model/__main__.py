@@ -215,8 +215,8 @@ def render(data: Mapping[str, Any]) -> str:
         "model ranks alternatives while planning and the fitted one predicts (explain's "
         "microseconds); for measured GPUs the fitted one does both, and for AMD's, of which no "
         'device was there: their "measured" times are those of a model of their machine code\'s '
-        "clocks, counted in an interpreter ([benchmarks.amd_clocks](../amd_clocks/README.md)). "
-        "It is fitted to half of the alternatives of [benchmarks.prices](../prices/README.md), "
+        "clocks, counted in an interpreter ([benchmarks.amd_clocks](../amd_clocks)). "
+        "It is fitted to half of the alternatives of [benchmarks.prices](../prices), "
         "too, which are not in the "
         "tables here. Errors "
         "are medians of |predicted / measured - 1|; of the fitted model for kernels that were "

@@ -5,21 +5,18 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from benchmarks import records, workers
 
 from .magnitudes import HALVES
-from .table import bad, page
+from .table import RECORD, bad, load, page
 
-HERE = Path(__file__).parent
-RECORD = HERE / "results" / "half_sweep.json.xz"
 _TORCH_A_PROGRAM = 12
 
 
 def main() -> int:
-    """Sweep, print what is wrong, write the record and its page; returns 1 if anything is."""
+    """Sweep, print what is wrong and the page, write the record; returns 1 if anything is."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.half_sweep", description=__doc__)
     parser.add_argument("--only", default="", help="a regular expression over names of cases")
     parser.add_argument("--frameworks", default="onnx,torch")
@@ -27,7 +24,7 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=2, help="cases of an operator of ONNX")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--limit", type=float, default=600, help="seconds a program")
-    parser.add_argument("--render", action="store_true", help="write the page again, no more")
+    parser.add_argument("--render", action="store_true", help="print the page, no more")
     options = parser.parse_args()
     stored = load()
     tasks = [] if options.render else [*_tasks(options)]
@@ -37,22 +34,12 @@ def main() -> int:
         if found["outcome"] != "no case":
             stored[key] = found
             _write(stored)
-    _write(stored)
+    print(page())
     return 1 if bad(stored) else 0
 
 
-def load() -> dict[str, dict[str, Any]]:
-    """Read the record: what became of each case, by ``framework dtype name``."""
-    kinds = records.read(RECORD) if RECORD.exists() else {}
-    return {
-        f"{kind} {name}": {"outcome": found} if isinstance(found, str) else found
-        for kind, cases in kinds.items()
-        for name, found in cases.items()
-    }
-
-
 def _write(stored: dict[str, dict[str, Any]]) -> None:
-    """Write the record and its page, after each case: a sweep may take an hour."""
+    """Write the record, after each case: a sweep may take an hour."""
     kinds: dict[str, dict[str, Any]] = {}
     for key, found in sorted(stored.items()):
         framework, dtype, name = key.split()
@@ -60,7 +47,6 @@ def _write(stored: dict[str, dict[str, Any]]) -> None:
         told: Any = known if len(known) > 1 else known["outcome"]
         kinds.setdefault(f"{framework} {dtype}", {})[name] = told
     records.write(RECORD, kinds)
-    (HERE / "README.md").write_text(page(dict(sorted(stored.items()))))
 
 
 def _tasks(options: argparse.Namespace) -> Iterator[str]:

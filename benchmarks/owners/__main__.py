@@ -1,29 +1,23 @@
-"""Count which special cases the plans of the zoo's models make use of, and write the page.
+"""Count which special cases the plans of the zoo's models make use of, and print the page.
 
 Run as ``python -m benchmarks.owners [--target TARGET] [--precision fp16] [MODEL ...]``; without
-models the page is written anew from the record. ``--suite`` counts the laws of the expressions with
+models the page is that of the record. ``--suite`` counts the laws of the expressions with
 a known optimum (`tests/rewrite/suite`). Nothing is built and nothing is measured.
 """
 
 import argparse
 import sys
-from pathlib import Path
-from typing import Any
 
 from benchmarks import zoo
-from benchmarks.records import read, write
+from benchmarks.records import write
 
 from .cases import TARGETS
 from .counting import counted, counted_suite
-from .table import SUITE, render
-
-HERE = Path(__file__).parent
-RESULT = HERE / "results" / "owners.json.xz"
-PAGE = HERE / "README.md"
+from .table import RESULT, SUITE, page, stored
 
 
 def main() -> int:
-    """Plan models, keep the counts, write the page; returns the exit code."""
+    """Plan models, keep the counts, print the page; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.owners", description=__doc__)
     parser.add_argument("models", nargs="*", metavar="MODEL", help="of the zoo")
     parser.add_argument("--target", action="append", help=f"default: {' and '.join(TARGETS)}")
@@ -36,13 +30,8 @@ def main() -> int:
             _keep(run, counted(zoo.load(name), target, options.precision))
     if options.suite:
         _keep(SUITE, counted_suite())
-    PAGE.write_text(render(stored()))
+    print(page())
     return 0
-
-
-def stored() -> dict[str, Any]:
-    """Read the record: counts by run."""
-    return read(RESULT) if RESULT.exists() else {}
 
 
 def _keep(run: str, counts: dict[str, dict[str, int]]) -> None:

@@ -1,13 +1,16 @@
 """The page of a record."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from benchmarks.markdown import table
+from benchmarks.records import read
 
 from .cases import cases
 from .reasons import REASONS
 
+RESULT = Path(__file__).parent / "results" / "owners.json.xz"
 SUITE = "expressions with a known optimum"  # a run of the record that is no model
 APPLIED = "Applied, but in no form that was the cheapest"
 LAW_ROWS = "tests/rewrite/laws/test_law_owners.py"
@@ -32,12 +35,22 @@ def without_owner(record: Mapping[str, Any], kind: str) -> tuple[str, ...]:
     return tuple(name for name in cases()[kind] if not owners(record, kind, name))
 
 
+def stored() -> dict[str, Any]:
+    """Read the record: counts by run."""
+    return read(RESULT) if RESULT.exists() else {}
+
+
+def page() -> str:
+    """Write the page of the record, as the site has it."""
+    return render(stored())
+
+
 def render(record: Mapping[str, Any]) -> str:
     """Write the page."""
     lines = [
         "# Who needs each special case",
         "",
-        "Generated from `results/owners.json.xz` by `python -m benchmarks.owners`; edits are lost.",
+        "By `python -m benchmarks.owners`.",
         "",
         "Counted over plans of models of the zoo: launches of a template's claims, groups of which",
         "a form is the chosen one, changes of the graph that a law or a pattern made, runs of a",

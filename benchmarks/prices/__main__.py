@@ -1,4 +1,4 @@
-"""The command line: compile a folder of groups, take what was measured, write the page.
+"""The command line: compile a folder of groups, take what was measured, print the page.
 
     python -m benchmarks.prices --models bert swin --target cuda:sm_90a --out DIR
     python3 -m benchmarks.prices.run DIR                     where the device is
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="price the groups of --out again")
     parser.add_argument("--cores", type=int, help="of a CPU, for which prices are")
     parser.add_argument("--take", type=Path, metavar="FILE", help="what was measured of --out")
-    parser.add_argument("--table", action="store_true", help="write the page again, no more")
+    parser.add_argument("--table", action="store_true", help="print the page, no more")
     options = parser.parse_args(arguments)
     if options.again or options.cores:
         from .build import price_again
@@ -57,9 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
 
         take(options.out, options.take, options.cores)
     if options.take or options.table:
-        from .table import write
+        from .table import page
 
-        write()
+        print(page())
     return 0
 
 

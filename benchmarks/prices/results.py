@@ -8,10 +8,7 @@ from typing import Any
 
 from benchmarks.records import load_tables, store_tables
 
-from .build import INDEX
-
-HERE = Path(__file__).parent
-RESULT = HERE / "results" / "prices.json.xz"
+RESULT = Path(__file__).parent / "results" / "prices.json.xz"
 FIT, JUDGE = "fit", "judge"
 
 
@@ -24,7 +21,9 @@ def load() -> dict[str, Any]:
     """Return, by target, how its groups were measured, and a row for each of them."""
     record = load_tables(RESULT)
     for one in record.values():
-        kernels = [_named(claim, one["features"]) for claim in one.pop("kernels")]
+        kernels = [
+            _named(claim, one["features"]) for claim in zip(*one.pop("kernels"), strict=True)
+        ]
         for row in one["rows"]:
             row["claims"] = {w: [kernels[i] for i in own] for w, own in row["claims"].items()}
     return record
@@ -33,16 +32,13 @@ def load() -> dict[str, Any]:
 def _named(claim: Sequence[Any], names: Sequence[str]) -> dict[str, Any]:
     """Name the template and the features of a claim, as :mod:`.price` tells them."""
     template, *values = claim
-    found = zip(names, values, strict=False)
+    found = zip(names, values, strict=True)
     return {"template": template, **{name: value for name, value in found if value}}
 
 
 def _values(claim: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
-    """List a claim's template and features without their names; zeros at the end are left out."""
-    values = [claim.get(name, 0) for name in names]
-    while values and not values[-1]:
-        values.pop()
-    return (claim["template"], *values)
+    """List a claim's template and features without their names."""
+    return (claim["template"], *(claim.get(name, 0) for name in names))
 
 
 def price(row: dict[str, Any], target: str) -> float:
@@ -92,7 +88,7 @@ def store(record: Mapping[str, Any]) -> None:
                 for way, own in row["claims"].items()
             }
             rows.append({**row, "claims": claims})
-        about = {"features": list(NAMES), "kernels": list(kernels)}
+        about = {"features": list(NAMES), "kernels": [*zip(*kernels, strict=True)]}
         tables[target] = {**one, **about, "rows": rows}
     store_tables(RESULT, tables)
 
@@ -109,6 +105,8 @@ def take(folder: Path, measured: Path, threads: int | None = None) -> None:
     threads
         Of a CPU, if it was measured at several numbers of them: part of the name in the record.
     """
+    from .build import INDEX
+
     index, found = json.loads((folder / INDEX).read_text()), json.loads(measured.read_text())
     record = load()
     name = index["target"] + (f", {threads} threads" if threads else "")

@@ -1,9 +1,11 @@
 """Files of the checkout as pages: tutorials, benchmarks' pages, the changelog.
 
+Pages of benchmarks about the compiler itself are on the site alone, made of their records.
 Links between files become links between pages; a link to a file that is no page keeps its text.
 Images stay where they are.
 """
 
+import importlib
 import os.path
 import re
 from pathlib import Path, PurePosixPath
@@ -12,6 +14,11 @@ import jupytext
 
 ROOT = Path(__file__).parents[2]
 GENERATED = ROOT / "docs/generated"
+#: Benchmarks with ``page`` in their module ``table``, which a link to their folder means.
+RECORDED = (
+    *("amd_clocks", "amd_emulator", "compile_time", "gpu_sanitizer"),
+    *("half_sweep", "owners", "prices"),
+)
 #: A Markdown link or image with its text; not of an address, nor of a place in the same page.
 LINK = re.compile(r"(!?)\[([^\]\[]+)\]\(([^)\s:#]+)(#[^)\s]*)?\)")
 
@@ -22,6 +29,7 @@ def sources() -> dict[str, str]:
     for path in sorted((ROOT / "benchmarks").rglob("*.md")):
         file = path.relative_to(ROOT)
         found[str(file)] = str(file.with_suffix("")).replace("/README", "")
+    found |= {f"benchmarks/{name}": f"benchmarks/{name}" for name in RECORDED}
     found["benchmarks/README.md"] = "benchmarks/all_results"
     for path in sorted((ROOT / "tutorials").glob("*.py")):
         found[f"tutorials/{path.name}"] = f"tutorials/{path.stem}"
@@ -47,10 +55,11 @@ def relinked(text: str, file: str, names: dict[str, str]) -> str:
         Pages by file.
     """
     here = PurePosixPath(names[file]).parent
+    folder = file if (ROOT / file).is_dir() else PurePosixPath(file).parent
 
     def page(link: re.Match[str]) -> str:
         is_image, label, target, place = link[1], link[2], link[3], link[4] or ""
-        aim = os.path.normpath(PurePosixPath(file).parent / target)
+        aim = os.path.normpath(PurePosixPath(folder, target))
         if is_image:
             return f"![{label}]({os.path.relpath(ROOT / aim, GENERATED / here)})"
         if aim not in names:
@@ -61,6 +70,9 @@ def relinked(text: str, file: str, names: dict[str, str]) -> str:
 
 
 def _text(path: Path) -> str:
+    if path.is_dir():
+        table = importlib.import_module(f"benchmarks.{path.name}.table")
+        return str(table.page())
     if path.suffix == ".md":
         return path.read_text().replace("```mermaid", "```text")  # drawn by a script of the network
     notebook = jupytext.read(path)

@@ -129,6 +129,17 @@ def test_links_between_files_become_links_between_pages(text, page):
     assert copies.relinked(text, "benchmarks/gpu/README.md", names) == page
 
 
+def test_links_to_folders_lead_to_pages_of_records():
+    """Pages of the compiler itself are made of records alone, which must hold something."""
+    path = "benchmarks/README.md"
+    linked = re.findall(r"\]\((\w+)\)", (copies.ROOT / path).read_text())
+    assert sorted(set(linked)) == sorted(copies.RECORDED)
+    made = copies.pages()
+    assert all(f"({name}.md)" in made["benchmarks/all_results"] for name in copies.RECORDED)
+    assert all("\n| --- |" in made[f"benchmarks/{name}"] for name in copies.RECORDED)
+    assert "[fitted to these times](cost_model.md)" in made["benchmarks/amd_clocks"]
+
+
 def test_pages_are_written_once_and_old_ones_go(tmp_path):
     write(tmp_path, {"a/b": "text", "c": "more"})
     before = (tmp_path / "a/b.md").stat().st_mtime_ns
