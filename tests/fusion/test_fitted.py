@@ -154,6 +154,21 @@ def test_alternatives_are_compared_by_one_model(fit):
     assert {one.source for one in cost.compare([known], [known, known])} == {"fitted"}
 
 
+def test_the_layout_that_will_run_tells_the_model(fit):
+    cost, laid_out = CostModel(GPU), elementwise(MIB)
+    computing = replace(
+        elementwise(MIB),
+        template=type(laid_out.template)(name="contraction"),
+        flops=10**12,
+        work=KernelWork(operand_operations=1e6),
+        laid_out=laid_out,
+    )
+    assert cost.cost(replace(computing, laid_out=None)).source == "roofline"
+    assert cost.cost(computing) == cost.cost(laid_out)
+    assert cost.cost(computing).source == "fitted"
+    assert cost.largest_term([computing]) == cost.largest_term([laid_out])
+
+
 def test_the_largest_term_is_named(fit):
     claim = replace(elementwise(MIB), work=KernelWork(element_loads=4e6))
     us = CostModel(GPU).estimate(claim)

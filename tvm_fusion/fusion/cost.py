@@ -159,8 +159,8 @@ class CostModel:
         tuple of Estimate
             One per alternative.
         """
-        ways = [tuple(claims) for claims in alternatives]
-        if self.orders_by_fit(claim for claims in ways for claim in claims):
+        ways = [tuple(map(self.chosen, claims)) for claims in alternatives]
+        if self._are_measured(claim for claims in ways for claim in claims):
             totals = [sum(map(self._fitted_us, claims)) for claims in ways]
             return tuple(self._of_fit(us) for us in totals)
         return tuple(Estimate(self.roofline(claims), "roofline") for claims in ways)
@@ -170,7 +170,13 @@ class CostModel:
         return sum(map(self._roofline, claims))
 
     def orders_by_fit(self, claims: Iterable[Claim]) -> bool:
-        """Whether alternatives of these claims are ordered by the fitted model."""
+        """Whether alternatives of these claims are ordered by the fitted model.
+
+        What will run is asked about: images as they are imported may need kernels of other kinds.
+        """
+        return self._are_measured(map(self.chosen, claims))
+
+    def _are_measured(self, claims: Iterable[Claim]) -> bool:
         fit = self._fit
         return fit is not None and self._device.kind != "llvm" and fit.orders(claims)
 
@@ -201,7 +207,7 @@ class CostModel:
         laid_out = claim.laid_out
         if laid_out is None:
             return claim
-        if self.orders_by_fit((claim, laid_out)):
+        if self._are_measured((claim, laid_out)):
             return min(claim, laid_out, key=lambda one: sum(self._fitted(one).values()))
         return min(claim, laid_out, key=self._bound)
 
