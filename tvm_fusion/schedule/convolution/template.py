@@ -64,6 +64,7 @@ PLAIN, SECOND = 200, 64
 # more so than in blocks, and as much in both: 0.2 ns each; 0.1 to 0.3 in five other shapes.
 TRANSPOSED = 16
 GATHERED = 16  # of an element that tile registers multiply, of a plain image
+PRODUCT = 2  # operations of a term: a multiplication and an addition
 NEAR_BYTES = 1 << 15  # of results whose elements are stored in a level-1 cache
 
 
@@ -328,15 +329,20 @@ def _waste(problem: ConvProblem, config: AnyConfig) -> float:
     return sum(end - begin for begin, end in bands) / (len(bands) * problem.groups.c)
 
 
-def _recomputed(problem: ConvProblem, config: AnyConfig) -> int:
-    """Count the arithmetic of the image that a copy saves: it is done once for each chunk of k."""
-    stage, each = problem.contraction.stage, sum(map(operations, problem.image.values))
+def _recomputed(problem: ConvProblem, config: AnyConfig) -> float:
+    """Count the arithmetic of the image that a copy saves: it is done once for each chunk of k.
+
+    Parts of a concatenation may share theirs, which the stage then counts once.
+    """
+    stage = problem.contraction.stage
+    shared = max(0, operations(*stage.values) - PRODUCT)
+    each = min(sum(map(operations, problem.image.values)), shared)
     if not isinstance(config, ConvConfig) or not each:
         return 0
     return max(0, each * points(stage) * terms(stage) - _copied(problem, config))
 
 
-def _copied(problem: ConvProblem, config: ConvConfig, each: int = 0) -> int:
+def _copied(problem: ConvProblem, config: ConvConfig, each: float = 0) -> float:
     """Count the arithmetic of the image where it is copied, once for each chunk of k.
 
     Parameters
@@ -345,9 +351,8 @@ def _copied(problem: ConvProblem, config: ConvConfig, each: int = 0) -> int:
         Operations of loading an element.
     """
     chunks = math.ceil(at(problem.k.extent) / (config.lanes * config.vectors * config.chunk))
-    each += sum(
-        operations(value) * (1 if makes_vectors(vector_math(value)) else config.lanes)
-        for value in problem.image.values
+    each += problem.image.average(
+        lambda value: operations(value) * (1 if makes_vectors(vector_math(value)) else config.lanes)
     )
     return each * math.prod(at(a.extent) for a in problem.image.axes) * chunks
 

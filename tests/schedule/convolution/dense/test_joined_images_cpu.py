@@ -69,3 +69,20 @@ def test_is_one_kernel():
     params = [tensor(f"x{n}", 1, 32, 28, 28) for n in range(2)]
     with target:
         assert Estimator(target).module(main_module(params, joined(weight, 3))).kernels == 1
+
+
+def test_arithmetic_of_many_parts_is_priced_once():
+    conv = Conv(256, 32, (14, 14), (1, 1), padding=(0,) * 4)
+    weight, scale = conv.weights()[0], np.full((1, 256, 1, 1), 2, "float32")
+
+    def of(count):
+        def body(emit, *xs):
+            image = emit(op.concat(xs, axis=1)) if count > 1 else xs[0]
+            image = emit(op.nn.relu(emit(op.multiply(image, relax.const(scale)))))
+            return op.nn.conv2d(image, relax.const(weight))
+
+        params = [tensor(f"x{n}", 1, 256 // count, 14, 14) for n in range(count)]
+        return claimed(params, body).flops_to_price
+
+    assert 0 < of(8) <= 2 * of(2)
+    assert of(2) <= 2 * of(8)

@@ -1,6 +1,6 @@
 """The image of a convolution: its elements over coordinates of its own, and its zero padding."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -39,6 +39,15 @@ class Image:
     def values(self) -> list[ir.Expr]:
         """List what an element is, in each part of a concatenation."""
         return [value for _, value in self.parts] or [self.value]
+
+    def average(self, figure: Callable[[ir.Expr], float]) -> float:
+        """Average a figure of an element over the parts of a concatenation by their widths."""
+        if not self.parts:
+            return figure(self.value)
+        ends = [end for end, _ in self.parts]
+        widths = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+        total = sum(w * figure(v) for w, (_, v) in zip(widths, self.parts, strict=True))
+        return total / ends[-1]
 
     @property
     def has_zeros(self) -> bool:
